@@ -1,0 +1,1 @@
+//! The CPU twin: the forward pass in f32, readable first.

@@ -1,0 +1,95 @@
+//! What runs a step. The CPU twin is the readable description of the model and the judge of the CUDA one.
+
+pub mod cpu;
+
+use crate::step::{PageId, SegmentOutput, SlotId, Step};
+
+/// Type of the cells in the key-value pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KvType {
+    /// Exact; CPU only.
+    F32,
+    /// Half precision.
+    F16,
+    /// Blocks of 32 signed bytes with an f16 scale.
+    #[default]
+    #[serde(rename = "q8_0")]
+    Q8_0,
+    /// Blocks of 32 nibbles with an f16 scale, after a Hadamard rotation.
+    #[serde(rename = "q4_0")]
+    Q4_0,
+}
+
+/// What a backend is built with. Everything is allocated then; nothing later.
+#[derive(Clone, Copy, Debug)]
+pub struct BackendOptions {
+    /// Places for conversations' recurrent state.
+    pub slots: usize,
+    /// Pages in the pool.
+    pub pages: usize,
+    /// Type of the pool's cells.
+    pub kv: KvType,
+    /// Deepest draft that a step may ask for; 0 leaves the draft head out altogether.
+    pub draft_max: usize,
+}
+
+/// Why a step or a transfer failed. The engine is of no use afterwards.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum BackendError {
+    /// The table breaks a rule of [`Step`]; names the segment and the rule.
+    #[error("bad step table: {0}")]
+    BadStep(String),
+    /// The device failed.
+    #[error("{0}")]
+    Device(String),
+}
+
+/// A conversation's recurrent state: one slot's bytes, in the backend's own layout.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateImage(pub Vec<u8>);
+
+/// Runs steps on one device, from one thread.
+pub trait Backend: Send {
+    /// A line for people: the device and what is special about it.
+    fn describe(&self) -> String;
+
+    /// The options it was built with.
+    fn options(&self) -> BackendOptions;
+
+    /// Runs every segment of `step` and advances its slots.
+    ///
+    /// # Errors
+    /// [`BackendError::BadStep`] before anything has changed, or [`BackendError::Device`].
+    fn step(&mut self, step: &Step<'_>) -> Result<Vec<SegmentOutput>, BackendError>;
+
+    /// Forgets a slot's recurrent state: its next segment starts at position 0.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`].
+    fn reset_slot(&mut self, slot: SlotId) -> Result<(), BackendError>;
+
+    /// Copies a slot's recurrent state (all `DeltaNet` layers, convolution inputs, the draft head's pending hidden state).
+    ///
+    /// # Errors
+    /// [`BackendError::Device`].
+    fn save_state(&mut self, slot: SlotId) -> Result<StateImage, BackendError>;
+
+    /// Puts a saved state into a slot, which need not be the one that it came from.
+    ///
+    /// # Errors
+    /// [`BackendError::BadStep`] when the image has another size, or [`BackendError::Device`].
+    fn load_state(&mut self, slot: SlotId, image: &StateImage) -> Result<(), BackendError>;
+
+    /// Copies one page's cells of all layers.
+    ///
+    /// # Errors
+    /// [`BackendError::Device`].
+    fn save_page(&mut self, page: PageId) -> Result<Vec<u8>, BackendError>;
+
+    /// Puts saved cells into a page.
+    ///
+    /// # Errors
+    /// [`BackendError::BadStep`] when they have another size, or [`BackendError::Device`].
+    fn load_page(&mut self, page: PageId, cells: &[u8]) -> Result<(), BackendError>;
+}

@@ -1,0 +1,1 @@
+//! The CUDA backend: device code, launchers and the fatbin that holds them.
