@@ -157,7 +157,7 @@ pub struct Block {
 #[derive(Clone, Debug)]
 pub enum Mixer {
     /// Gated full attention.
-    Attention(Attention),
+    Attention(Box<Attention>),
     /// Gated `DeltaNet`.
     DeltaNet(Box<DeltaNet>),
 }
