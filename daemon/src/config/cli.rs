@@ -1,0 +1,59 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+use clap::builder::PossibleValuesParser;
+use serde::Serialize;
+
+/// `OpenJet`: serves a Qwen3.5-family model to several coding agents over the OpenAI API.
+#[derive(Clone, Debug, Default, Parser, Serialize)]
+#[command(name = "openjetd", version, max_term_width = 110)]
+pub struct Cli {
+    /// GGUF file of the model; without it the small model that ships with openjetd
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<PathBuf>,
+
+    /// Conversations that are worked on at once [default: 4]
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agents: Option<usize>,
+
+    /// Address and port of the HTTP API [default: 127.0.0.1:18080]
+    #[arg(long, value_name = "ADDR")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listen: Option<String>,
+
+    /// Unix socket for openjetctl [default: /run/openjet/control.sock; without /run/openjet, openjet/control.sock in
+    /// $XDG_RUNTIME_DIR]
+    #[arg(long, value_name = "SOCKET")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub control: Option<PathBuf>,
+
+    /// What runs the model; auto takes a CUDA device if there is one [default: auto]
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(["auto", "cuda", "cpu"]))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backend: Option<String>,
+
+    /// Deepest draft, in tokens; 0 for none [default: 3]
+    #[arg(long, value_name = "K")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub draft: Option<usize>,
+
+    /// Tokens of the pool that the agents share; one agent may use up to the smaller of it and the model's own limit
+    /// [default: the model's limit, 131072 at most]
+    #[arg(long, value_name = "T")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ctx: Option<usize>,
+
+    /// Type of the key-value cells [default: q8_0]
+    #[arg(long, value_name = "TYPE", value_parser = PossibleValuesParser::new(["f32", "f16", "q8_0", "q4_0"]))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kv: Option<String>,
+
+    /// Settings file [default: /etc/openjet/openjet.toml, if it exists]
+    #[arg(long, value_name = "FILE", env = "OPENJET_CONFIG")]
+    #[serde(skip)]
+    pub config: Option<PathBuf>,
+}

@@ -1,0 +1,107 @@
+//! Settings: command line over `OPENJET_*` environment over file over defaults.
+
+pub mod cli;
+mod load;
+
+use std::path::PathBuf;
+
+use openjet_engine::backend::KvType;
+use serde::{Deserialize, Serialize};
+
+pub use load::{ConfigError, load, misspelt_variables};
+
+/// The file that is read when none is named, if it exists.
+pub const DEFAULT_FILE: &str = "/etc/openjet/openjet.toml";
+
+/// What runs the model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BackendChoice {
+    /// CUDA where there is a usable device, else the CPU if the model is small.
+    #[default]
+    Auto,
+    /// CUDA or nothing.
+    Cuda,
+    /// The CPU, whatever the model's size.
+    Cpu,
+}
+
+/// Every setting. The names are the keys of the file and, with `OPENJET_` before them, of the environment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// GGUF file; the model that ships with the program without it.
+    pub model: Option<PathBuf>,
+    /// Conversations that are worked on at once.
+    pub agents: usize,
+    /// Address and port of the HTTP API.
+    pub listen: String,
+    /// Listen on an address that other machines reach, though no key is asked for.
+    pub listen_without_key: bool,
+    /// Unix socket for control; a place that suits the machine without it.
+    pub control: Option<PathBuf>,
+    /// What runs the model.
+    pub backend: BackendChoice,
+    /// Deepest draft; 0 for none.
+    pub draft: usize,
+    /// Tokens of the pool that the agents share; without it the smaller of the model's limit and 131,072.
+    pub ctx: Option<usize>,
+    /// Type of the key-value cells.
+    pub kv: KvType,
+    /// Requests that may wait for an agent.
+    pub queue: usize,
+    /// Refuse a request that names another model than the loaded one.
+    pub strict_model: bool,
+    /// Largest request body, in MiB.
+    pub body_limit_mib: usize,
+    /// Seconds that a client has for a request's headers.
+    pub header_timeout_s: u64,
+    /// Seconds that a client has for a request's body.
+    pub body_timeout_s: u64,
+    /// Seconds that a client may leave what it is sent unread before its connection is closed.
+    pub write_timeout_s: u64,
+    /// Most open connections to the HTTP API.
+    pub connections: usize,
+    /// Seconds between signs of life in a stream that has nothing to say.
+    pub ping_s: u64,
+    /// Seconds that running requests have to end after SIGTERM.
+    pub drain_s: u64,
+    /// What is logged: a level, or filters as the `tracing` crate writes them.
+    pub log: String,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            model: None,
+            agents: 4,
+            listen: "127.0.0.1:18080".to_owned(),
+            listen_without_key: false,
+            control: None,
+            backend: BackendChoice::Auto,
+            draft: 3,
+            ctx: None,
+            kv: KvType::Q8_0,
+            queue: 64,
+            strict_model: false,
+            body_limit_mib: 32,
+            header_timeout_s: 15,
+            body_timeout_s: 60,
+            write_timeout_s: 60,
+            connections: 4096,
+            ping_s: 10,
+            drain_s: 30,
+            log: "info".to_owned(),
+        }
+    }
+}
+
+impl Config {
+    /// The control socket's path.
+    #[must_use]
+    pub fn control_socket(&self) -> PathBuf {
+        self.control
+            .clone()
+            .unwrap_or_else(|| openjet_proto::socket::default_control_socket(rustix::process::geteuid().as_raw()))
+    }
+}
