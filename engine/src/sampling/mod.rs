@@ -1,48 +1,29 @@
 //! From logits to a token: penalties, bias, masks, temperature, filters, counter-based random numbers, and the accept test
 //! for drafts.
+//!
+//! A row's logits become a [`Distribution`] p, the same one whether the row is verified or sampled plainly. Where a draft
+//! token d was drawn from q, [`verify`] decides on it; after a rejection the token comes from [`residual`], after the last
+//! acceptance (or without drafts) from p itself. Greedy decoding is the case where p has one token; it has no path of its
+//! own.
 
-/// How a request's tokens are chosen.
-///
-/// The order is: repetition, frequency and presence penalties; logit bias; masks; temperature; top-k; top-p; min-p;
-/// normalise.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SamplingParams {
-    /// 0 takes the most likely token (lowest id among equals).
-    pub temperature: f32,
-    /// Keep the `top_k` most likely tokens; 0 keeps all.
-    pub top_k: u32,
-    /// Keep the shortest prefix, by probability, that reaches `top_p`; 1 keeps all.
-    pub top_p: f32,
-    /// Keep tokens with at least `min_p` times the best probability; 0 keeps all.
-    pub min_p: f32,
-    /// Divides positive and multiplies negative logits of tokens seen in prompt or output; 1 is none.
-    pub repetition_penalty: f32,
-    /// Subtracted from the logit of every token generated before.
-    pub presence_penalty: f32,
-    /// Subtracted once for each time that a token was generated before.
-    pub frequency_penalty: f32,
-    /// Added to single tokens' logits.
-    pub logit_bias: Vec<(u32, f32)>,
-    /// Random numbers are a function of this and of the token's position.
-    pub seed: u64,
-    /// Return log probabilities, with this many alternatives.
-    pub logprobs: Option<u8>,
-}
+mod distribution;
+mod filter;
+mod history;
+mod logprobs;
+mod params;
+mod philox;
+mod speculative;
 
-impl Default for SamplingParams {
-    /// Greedy, nothing else.
-    fn default() -> Self {
-        Self {
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            repetition_penalty: 1.0,
-            presence_penalty: 0.0,
-            frequency_penalty: 0.0,
-            logit_bias: Vec::new(),
-            seed: 0,
-            logprobs: None,
-        }
-    }
+pub use distribution::{Distribution, SamplingError};
+pub use history::History;
+pub use logprobs::logprobs;
+pub use params::{InvalidParam, MAX_TOP_LOGPROBS, SamplingParams};
+pub use philox::{Purpose, philox4x32_10, uniform};
+pub use speculative::{Verdict, residual, verify};
+
+/// Whether every logit is a finite number. Where one is not, the conversation's state is spoilt.
+#[must_use]
+pub fn all_finite(logits: &[f32]) -> bool {
+    // No early exit: the loop over a chunk then runs on vectors.
+    logits.chunks(1024).all(|chunk| chunk.iter().fold(true, |ok, l| ok & l.is_finite()))
 }
