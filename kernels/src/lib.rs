@@ -1,1 +1,3 @@
 //! The CUDA backend: device code, launchers and the fatbin that holds them.
+
+pub mod table;
