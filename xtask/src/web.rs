@@ -1,0 +1,70 @@
+//! `cargo xtask web`: the page, compiled for wasm32 and made ready for a browser.
+
+use crate::{env, setup, sh};
+use anyhow::{Context, Result};
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+/// Builds the page into `web/dist`; returns that folder.
+pub(crate) fn build() -> Result<PathBuf> {
+    let toolchain = setup::wasm::install()?;
+    let web = env::root().join("web");
+    let built = env::target().join("web");
+    let mut build = sh::cargo();
+    toolchain.apply(&mut build);
+    build.env("CARGO_TARGET_DIR", &built).current_dir(&web);
+    sh::capture(build.args(["build", "--release", "--locked", "--target", "wasm32-unknown-unknown"]))?;
+
+    // Laid out beside the old one and moved into its place, so that the folder is whole or not there.
+    let fresh = built.join("dist");
+    if fresh.exists() {
+        fs::remove_dir_all(&fresh)?;
+    }
+    let wasm = built.join("wasm32-unknown-unknown/release/openjet-page.wasm");
+    let mut bindgen = sh::cargo();
+    bindgen.args(["run", "--quiet", "--locked", "--package", "xtask-bindgen", "--"]).arg(&wasm).arg(&fresh);
+    sh::capture(&mut bindgen)?;
+    for entry in fs::read_dir(web.join("static")).context("can't read web/static")?.flatten() {
+        fs::copy(entry.path(), fresh.join(entry.file_name()))?;
+    }
+    let dist = web.join("dist");
+    if same(&fresh, &dist) {
+        return Ok(dist);
+    }
+    if dist.exists() {
+        fs::remove_dir_all(&dist)?;
+    }
+    fs::rename(&fresh, &dist).with_context(|| format!("can't put the page into {}", dist.display()))?;
+    Ok(dist)
+}
+
+/// Whether two folders hold the same files: what is unchanged must keep its times, or the daemon is built anew.
+fn same(one: &Path, other: &Path) -> bool {
+    let files = |folder: &Path| -> Option<Vec<(std::ffi::OsString, Vec<u8>)>> {
+        let mut all = Vec::new();
+        for entry in fs::read_dir(folder).ok()?.flatten() {
+            all.push((entry.file_name(), fs::read(entry.path()).ok()?));
+        }
+        all.sort();
+        Some(all)
+    };
+    files(one).is_some_and(|files_of_one| files(other).is_some_and(|files_of_other| files_of_one == files_of_other))
+}
+
+/// Bytes of all files in `folder`, each compressed with gzip.
+pub(crate) fn compressed_size(folder: &Path) -> Result<usize> {
+    let mut sum = 0;
+    for entry in fs::read_dir(folder)?.flatten() {
+        let mut gzip = sh::cmd("gzip");
+        gzip.args(["-9", "-c"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut gzip = gzip.spawn().context("can't start gzip")?;
+        let content = fs::read(entry.path())?;
+        let mut input = gzip.stdin.take().context("gzip takes no input")?;
+        let writer = std::thread::spawn(move || input.write_all(&content));
+        sum += gzip.wait_with_output()?.stdout.len();
+        writer.join().ok().context("the thread that feeds gzip failed")??;
+    }
+    Ok(sum)
+}
