@@ -5,6 +5,8 @@
 //! sampled tokens go back to the caller as events.
 
 pub mod backend;
+pub mod drafts;
+pub mod engine;
 pub mod gguf;
 pub mod model;
 pub mod quant;

@@ -93,7 +93,7 @@ pub struct SegmentOutput {
     pub tokens: Vec<Sampled>,
     /// What the draft head proposes to follow, at most `draft_depth` tokens.
     pub drafts: Vec<u32>,
-    /// The rows' logits were not finite: this conversation's numbers are of no use any more.
+    /// The rows' logits were not finite, or a mask allowed none of them: this conversation can't go on.
     pub not_finite: bool,
 }
 

@@ -1,7 +1,11 @@
 //! What runs a step. The CPU twin is the readable description of the model and the judge of the CUDA one.
 
+mod check;
 pub mod cpu;
 
+pub use check::{check_size, check_step};
+
+use crate::drafts::StepCost;
 use crate::step::{PageId, SegmentOutput, SlotId, Step};
 
 /// Type of the cells in the key-value pool.
@@ -50,12 +54,15 @@ pub enum BackendError {
 pub struct StateImage(pub Vec<u8>);
 
 /// Runs steps on one device, from one thread.
-pub trait Backend: Send {
+pub trait Backend: std::fmt::Debug + Send {
     /// A line for people: the device and what is special about it.
     fn describe(&self) -> String;
 
     /// The options it was built with.
     fn options(&self) -> BackendOptions;
+
+    /// What rows and drafts cost beside a plain step; decides how deep to draft.
+    fn cost(&self) -> StepCost;
 
     /// Runs every segment of `step` and advances its slots.
     ///

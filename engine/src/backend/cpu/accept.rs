@@ -1,0 +1,55 @@
+//! From a segment's logits to its next tokens: the accept test for drafts, then one token more.
+
+use crate::sampling::{Distribution, History, Purpose, SamplingError, Verdict, logprobs, residual, uniform, verify};
+use crate::step::{SampleSpec, Sampled};
+
+/// What came out of a segment's rows.
+#[derive(Debug)]
+pub(super) struct Accepted {
+    /// Drafts taken and consumed.
+    pub(super) accepted: usize,
+    /// The accepted drafts, then the newly chosen token.
+    pub(super) tokens: Vec<Sampled>,
+    /// The history after all of `tokens`, for the draft head.
+    pub(super) history: History,
+}
+
+/// Walks over `rows` (the logits after each token of the segment). `drafts[j]` was proposed to follow row j, drawn from
+/// `proposed[j]`, or taken as certain where there is none. `position` is that of the token which row 0 chooses.
+///
+/// # Errors
+/// When a row's logits leave nothing to choose from.
+pub(super) fn accept(
+    spec: &SampleSpec<'_>,
+    rows: &[&[f32]],
+    drafts: &[u32],
+    proposed: &[Distribution],
+    position: u32,
+) -> Result<Accepted, SamplingError> {
+    let params = spec.params;
+    let mut history = History::new(params, spec.prompt, spec.output);
+    let mut tokens = Vec::with_capacity(rows.len());
+    for (j, logits) in rows.iter().enumerate() {
+        let at = position + j as u32;
+        let mask = spec.masks.get(j).and_then(|m| m.as_deref());
+        let p = Distribution::new(logits, params, &history, mask)?;
+        let (token, draft_taken) = match drafts.get(j) {
+            None => (p.sample(uniform(params.seed, at, Purpose::Sample)), false),
+            Some(&draft) => {
+                let certain = Distribution::one_hot(draft);
+                let q = proposed.get(j).unwrap_or(&certain);
+                match verify(&p, draft, q, uniform(params.seed, at, Purpose::Accept)) {
+                    Verdict::Accept => (draft, true),
+                    Verdict::Reject => (residual(&p, q).sample(uniform(params.seed, at, Purpose::Sample)), false),
+                }
+            }
+        };
+        tokens.push(Sampled { token, logprobs: params.logprobs.map(|n| logprobs(logits, token, n)) });
+        history.push(token);
+        let over = spec.end_tokens.contains(&token) || tokens.len() >= spec.budget as usize;
+        if !draft_taken || over {
+            break;
+        }
+    }
+    Ok(Accepted { accepted: tokens.len() - 1, tokens, history })
+}

@@ -1,0 +1,7 @@
+//! Where draft tokens come from besides the draft head, and how many are worth their cost.
+
+mod depth;
+mod lookup;
+
+pub use depth::{DepthController, StepCost};
+pub use lookup::Lookup;

@@ -1,0 +1,238 @@
+//! An agent: a slot that holds a conversation, and the request that it serves.
+
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::EngineConfig;
+use super::queue::Submission;
+use crate::drafts::{DepthController, Lookup, StepCost};
+use crate::request::{Event, Finish, FinishReason, Request, Usage};
+use crate::step::{DraftSource, PageId, SlotId};
+
+/// A conversation in a slot.
+#[derive(Debug, Default)]
+pub(super) struct Agent {
+    /// Its slot in the backend.
+    pub(super) slot: SlotId,
+    /// Key of the conversation that it is pinned to.
+    pub(super) session: Option<String>,
+    /// The conversation: `consumed` tokens that the slot's state has seen, then the rest of a prompt or the newest token.
+    pub(super) tokens: Vec<u32>,
+    /// Tokens that the slot's state has seen.
+    pub(super) consumed: usize,
+    /// The conversation's pages in order.
+    pub(super) pages: Vec<PageId>,
+    /// When a request last ended here, in the worker's count of requests.
+    pub(super) last_used: u64,
+    /// The request that it serves.
+    pub(super) run: Option<Run>,
+    /// Facts of the current or last request.
+    pub(super) facts: Facts,
+}
+
+/// What status shows of a request.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Facts {
+    pub(super) prompt_tokens: usize,
+    pub(super) cached_tokens: usize,
+    pub(super) generated: usize,
+    /// Drafts verified and accepted, by place.
+    pub(super) offered: Vec<u64>,
+    pub(super) accepted: Vec<u64>,
+    pub(super) queued: Duration,
+    pub(super) first_token: Option<Duration>,
+    pub(super) tokens_per_second: f64,
+}
+
+/// A request being served.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) id: u64,
+    pub(super) request: Request,
+    pub(super) events: UnboundedSender<Event>,
+    /// Tokens that end the text.
+    pub(super) end_tokens: Vec<u32>,
+    /// Most tokens to generate, the context considered.
+    pub(super) budget: usize,
+    /// The prompt has not produced its first token yet.
+    pub(super) prefill: bool,
+    pub(super) started: Instant,
+    first_token: Option<Instant>,
+    latest_token: Option<Instant>,
+    /// What the draft head proposes to follow the newest token.
+    pub(super) proposal: Vec<u32>,
+    lookup: Lookup,
+    head_depth: DepthController,
+    lookup_depth: DepthController,
+}
+
+/// Drafts for one step.
+#[derive(Debug)]
+pub(super) struct Drafts {
+    pub(super) source: DraftSource,
+    pub(super) tokens: Vec<u32>,
+    /// How deep the draft head is to draft for the step after.
+    pub(super) next_depth: usize,
+}
+
+impl Agent {
+    pub(super) fn new(slot: SlotId) -> Self {
+        Self { slot, ..Self::default() }
+    }
+
+    /// Begins to serve a request whose first `reused` prompt tokens the slot's state has seen.
+    pub(super) fn begin(&mut self, submission: Submission, config: &EngineConfig, reused: usize) {
+        let Submission { id, request, events, ticket, at } = submission;
+        drop(ticket);
+        let prompt_tokens = request.prompt.len();
+        let room = config.context - prompt_tokens;
+        let mut end_tokens = request.end_tokens.clone();
+        if !request.ignore_end {
+            end_tokens.extend_from_slice(&config.end_tokens);
+        }
+        self.tokens.clone_from(&request.prompt);
+        self.consumed = reused;
+        self.session.clone_from(&request.session);
+        self.facts = Facts { prompt_tokens, cached_tokens: reused, queued: at.elapsed(), ..Facts::default() };
+        let mut lookup = Lookup::default();
+        if config.lookup {
+            lookup.extend(&request.prompt);
+        }
+        let run = Run {
+            id,
+            events,
+            end_tokens,
+            budget: request.max_tokens.map_or(room, |n| room.min(n as usize)),
+            prefill: true,
+            started: Instant::now(),
+            first_token: None,
+            latest_token: None,
+            proposal: Vec::new(),
+            lookup,
+            head_depth: DepthController::default(),
+            lookup_depth: DepthController::default(),
+            request,
+        };
+        run.send(Event::Started { agent: self.slot, cached_tokens: reused });
+        self.run = Some(run);
+    }
+
+    /// Takes a step's new tokens (an end token last, if any) after `drafts` were offered and `accepted` of them taken.
+    /// Returns how the request ends, if it does.
+    pub(super) fn take(
+        &mut self,
+        sampled: Vec<crate::step::Sampled>,
+        drafts: &Drafts,
+        accepted: usize,
+        lookup: bool,
+    ) -> Option<(FinishReason, Option<u32>)> {
+        let run = self.run.as_mut()?;
+        run.observe(&mut self.facts, drafts, accepted);
+        let mut sampled = sampled;
+        let mut end = None;
+        if let Some(last) = sampled.last().filter(|s| run.end_tokens.contains(&s.token)) {
+            end = Some((FinishReason::Stop, Some(last.token)));
+            sampled.pop();
+        }
+        let ids: Vec<u32> = sampled.iter().map(|s| s.token).collect();
+        self.tokens.extend_from_slice(&ids);
+        if lookup {
+            run.lookup.extend(&ids);
+        }
+        self.facts.generated += ids.len();
+        run.clock(&mut self.facts);
+        if end.is_none() && self.facts.generated >= run.budget {
+            end = Some((FinishReason::Length, None));
+        }
+        if !sampled.is_empty() {
+            run.send(Event::Tokens(sampled));
+        }
+        end
+    }
+
+    /// Ends the request.
+    pub(super) fn finish(&mut self, reason: FinishReason, end_token: Option<u32>) {
+        let Some(run) = self.run.take() else { return };
+        let usage = run.usage(&self.facts);
+        run.send(Event::Finished(Finish { reason, end_token, usage }));
+        // The newest token was never consumed: the conversation ends before it.
+        self.tokens.truncate(self.consumed);
+    }
+}
+
+impl Run {
+    /// A caller that has gone away needs no events.
+    pub(super) fn send(&self, event: Event) {
+        let _ = self.events.send(event);
+    }
+
+    /// Chooses this step's drafts and the depth of the next ones. `limit` is the most that may be verified now, `next_limit`
+    /// in the next step.
+    pub(super) fn choose_drafts(
+        &mut self,
+        config: &EngineConfig,
+        cost: StepCost,
+        limit: usize,
+        next_limit: usize,
+    ) -> Drafts {
+        let allowed = self.request.draft.unwrap_or(usize::MAX);
+        let (head, lookup) = (config.draft.min(allowed), config.lookup_draft.min(allowed));
+        let wanted = |controller: &mut DepthController, max: usize, cost| {
+            if config.fixed_depth { max } else { controller.depth(max, cost) }
+        };
+        let next_depth = wanted(&mut self.head_depth, head.min(next_limit), cost);
+        if config.lookup && lookup > 0 {
+            let free = StepCost { draft: 0.0, ..cost };
+            let found = self.lookup.propose(lookup.min(limit)).to_vec();
+            if !found.is_empty() {
+                let depth = wanted(&mut self.lookup_depth, found.len(), free);
+                if depth > 0 {
+                    return Drafts { source: DraftSource::Given, tokens: found[..depth].to_vec(), next_depth };
+                }
+            }
+        }
+        self.proposal.truncate(limit);
+        Drafts { source: DraftSource::Head, tokens: std::mem::take(&mut self.proposal), next_depth }
+    }
+
+    fn observe(&mut self, facts: &mut Facts, drafts: &Drafts, accepted: usize) {
+        let offered = drafts.tokens.len();
+        if facts.offered.len() < offered {
+            facts.offered.resize(offered, 0);
+            facts.accepted.resize(offered, 0);
+        }
+        facts.offered[..offered].iter_mut().for_each(|n| *n += 1);
+        facts.accepted[..accepted].iter_mut().for_each(|n| *n += 1);
+        match drafts.source {
+            DraftSource::Head => self.head_depth.observe(offered, accepted),
+            DraftSource::Given => self.lookup_depth.observe(offered, accepted),
+        }
+    }
+
+    fn clock(&mut self, facts: &mut Facts) {
+        let now = Instant::now();
+        let first = *self.first_token.get_or_insert(now);
+        facts.first_token.get_or_insert(first - self.started);
+        self.latest_token = Some(now);
+        let decode = (now - first).as_secs_f64();
+        if decode > 0.0 {
+            facts.tokens_per_second = (facts.generated.saturating_sub(1)) as f64 / decode;
+        }
+    }
+
+    fn usage(&self, facts: &Facts) -> Usage {
+        let between =
+            |from: Option<Instant>, to: Option<Instant>| from.zip(to).map(|(from, to)| to - from).unwrap_or_default();
+        Usage {
+            prompt_tokens: facts.prompt_tokens,
+            cached_tokens: facts.cached_tokens,
+            completion_tokens: facts.generated,
+            drafts_offered: facts.offered.iter().sum::<u64>() as usize,
+            drafts_accepted: facts.accepted.iter().sum::<u64>() as usize,
+            queued: facts.queued,
+            prefill: between(Some(self.started), self.first_token),
+            decode: between(self.first_token, self.latest_token),
+        }
+    }
+}

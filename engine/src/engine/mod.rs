@@ -1,0 +1,194 @@
+//! The engine: one thread that owns a backend and runs steps, and a handle through which everything else talks to it.
+
+mod agent;
+mod pace;
+mod pages;
+mod parked;
+mod plan;
+mod queue;
+mod status;
+mod worker;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use openjet_proto::{EngineStatus, Health};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::oneshot;
+
+use crate::backend::Backend;
+use crate::request::{Event, Request, RequestError};
+use queue::{Submission, Waiting};
+use worker::{Command, Worker};
+
+/// How the engine works, apart from its backend.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// Agents at the start; the backend's slots are the most there can be.
+    pub agents: usize,
+    /// Most tokens in one agent's context: the smaller of the pool and the model's own limit.
+    pub context: usize,
+    /// The model's end tokens.
+    pub end_tokens: Vec<u32>,
+    /// Tokens in the vocabulary.
+    pub vocab: usize,
+    /// Deepest draft; 0 switches drafts off.
+    pub draft: usize,
+    /// Drafts by prompt lookup where the text repeats itself.
+    pub lookup: bool,
+    /// Deepest draft by prompt lookup.
+    pub lookup_draft: usize,
+    /// Always draft as deep as allowed, whatever the acceptance (for measurements).
+    pub fixed_depth: bool,
+    /// Requests that may wait for an agent.
+    pub queue: usize,
+    /// Most prompt tokens in one step, a multiple of 64.
+    pub chunk: usize,
+    /// Longest that a step with somebody writing should take.
+    pub step_goal: Duration,
+}
+
+impl EngineConfig {
+    /// Sensible values for a model with this context, vocabulary and end tokens.
+    #[must_use]
+    pub fn new(context: usize, vocab: usize, end_tokens: Vec<u32>) -> Self {
+        Self {
+            agents: 4,
+            context,
+            end_tokens,
+            vocab,
+            draft: 4,
+            lookup: true,
+            lookup_draft: 8,
+            fixed_depth: false,
+            queue: 64,
+            chunk: 512,
+            step_goal: Duration::from_millis(80),
+        }
+    }
+}
+
+/// A handle to the engine; clones are cheap.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    commands: mpsc::Sender<Command>,
+    status: Arc<ArcSwap<EngineStatus>>,
+    next_id: Arc<AtomicU64>,
+    waiting: Waiting,
+    vocab: usize,
+    context: usize,
+}
+
+/// A request on its way. Dropping it cancels the request within a step.
+#[derive(Debug)]
+pub struct Generation {
+    /// Number of the request, unique in this process.
+    pub id: u64,
+    /// What happens to it.
+    pub events: UnboundedReceiver<Event>,
+}
+
+impl Engine {
+    /// Starts the engine's thread. It ends when every handle is gone and nothing runs, or when the backend fails.
+    ///
+    /// # Errors
+    /// When the configuration can't work with this backend, or the thread can't be started.
+    pub fn start(backend: Box<dyn Backend>, config: EngineConfig) -> Result<(Self, JoinHandle<()>), RequestError> {
+        let invalid = |field, message: String| Err(RequestError::Invalid { field, message });
+        let options = backend.options();
+        if config.agents == 0 || config.agents > options.slots {
+            return invalid("agents", format!("{} is not between 1 and {}", config.agents, options.slots));
+        }
+        if config.chunk == 0 || !config.chunk.is_multiple_of(crate::step::PAGE_TOKENS) {
+            return invalid("chunk", format!("{} is not a multiple of {}", config.chunk, crate::step::PAGE_TOKENS));
+        }
+        if config.draft > options.draft_max {
+            return invalid("draft", format!("{} is deeper than the backend's {}", config.draft, options.draft_max));
+        }
+        let (commands, inbox) = mpsc::channel();
+        let (vocab, context, waiting) = (config.vocab, config.context, Waiting::new(config.queue));
+        let worker = Worker::new(backend, config, inbox);
+        let status = worker.status();
+        let thread = std::thread::Builder::new()
+            .name("engine".into())
+            .spawn(move || worker.run())
+            .map_err(|e| RequestError::Unavailable(format!("its thread can't be started: {e}").into()))?;
+        let engine = Self { commands, status, next_id: Arc::new(AtomicU64::new(1)), waiting, vocab, context };
+        Ok((engine, thread))
+    }
+
+    /// Takes a request into the queue.
+    ///
+    /// # Errors
+    /// When the request can't be served: [`RequestError`] says why. Nothing was started then.
+    pub fn submit(&self, request: Request) -> Result<Generation, RequestError> {
+        self.check(&request)?;
+        let status = self.status.load();
+        match &status.health {
+            Health::Ready => {}
+            Health::Loading { detail } => return Err(RequestError::Unavailable(detail.as_str().into())),
+            Health::Draining => return Err(RequestError::Unavailable("it is draining before a stop".into())),
+            Health::Failed { reason } => return Err(RequestError::Unavailable(reason.as_str().into())),
+        }
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let (events, receiver) = unbounded_channel();
+        let ticket = self.waiting.enter()?;
+        let submission = Box::new(Submission { id, request, events, ticket, at: Instant::now() });
+        let gone = || RequestError::Unavailable("its thread has ended".into());
+        self.commands.send(Command::Submit(submission)).map_err(|_| gone())?;
+        Ok(Generation { id, events: receiver })
+    }
+
+    /// The engine as of its latest step.
+    #[must_use]
+    pub fn status(&self) -> Arc<EngineStatus> {
+        self.status.load_full()
+    }
+
+    /// Changes the number of agents while requests run: growing takes effect at once, shrinking when the agents beyond the new
+    /// number have finished their requests.
+    ///
+    /// # Errors
+    /// With the possible range when `agents` is outside it.
+    pub async fn set_agents(&self, agents: usize) -> Result<usize, String> {
+        let (reply, answer) = oneshot::channel();
+        let gone = "the engine has ended";
+        self.commands.send(Command::SetAgents { agents, reply }).map_err(|_| gone)?;
+        answer.await.map_err(|_| gone)?
+    }
+
+    /// Refuses new requests from now on and resolves when the running and waiting ones are done.
+    pub async fn drain(&self) {
+        let (reply, answer) = oneshot::channel();
+        if self.commands.send(Command::Drain { reply }).is_ok() {
+            // An error means that the thread has ended: nothing runs any more.
+            let _ = answer.await;
+        }
+    }
+
+    fn check(&self, request: &Request) -> Result<(), RequestError> {
+        let invalid = |field, message: String| Err(RequestError::Invalid { field, message });
+        if request.prompt.is_empty() {
+            return invalid("prompt", "it has no tokens".into());
+        }
+        if let Some(token) = request.prompt.iter().chain(&request.end_tokens).find(|&&t| t as usize >= self.vocab) {
+            return invalid("prompt", format!("token {token} is not below the vocabulary's {}", self.vocab));
+        }
+        request.params.validate_for(self.vocab)?;
+        if request.max_tokens == Some(0) {
+            return invalid("max_tokens", "it must be at least 1".into());
+        }
+        if request.prompt.len() >= self.context {
+            return Err(RequestError::ContextOverflow {
+                prompt_tokens: request.prompt.len(),
+                max_tokens: request.max_tokens.map_or(1, |n| n as usize),
+                context: self.context,
+            });
+        }
+        Ok(())
+    }
+}

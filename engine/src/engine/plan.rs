@@ -1,0 +1,122 @@
+//! What goes into a step: every writing agent's newest token and drafts, and at most one chunk of one agent's prompt.
+
+use super::EngineConfig;
+use super::agent::{Agent, Drafts};
+use super::pace::Pace;
+use crate::drafts::StepCost;
+use crate::step::{DraftSource, MAX_DECODE_ROWS, PAGE_TOKENS, SampleSpec, Segment, SegmentKind};
+
+/// One agent's part of a step.
+#[derive(Debug)]
+pub(super) struct Part {
+    /// The agent's index.
+    pub(super) agent: usize,
+    /// The rows' tokens.
+    pub(super) tokens: Vec<u32>,
+    pub(super) drafts: Drafts,
+    /// The rows are a prompt's.
+    pub(super) prompt: bool,
+    /// A token is chosen after the last accepted row.
+    samples: bool,
+}
+
+impl Part {
+    /// Positions that must have pages: the rows and the drafts to come.
+    pub(super) fn reach(&self, agent: &Agent) -> usize {
+        agent.consumed + self.tokens.len() + if self.samples { self.drafts.next_depth } else { 0 }
+    }
+
+    /// The part as a segment of a step table.
+    pub(super) fn segment<'a>(&'a self, agent: &'a Agent) -> Option<Segment<'a>> {
+        let run = agent.run.as_ref()?;
+        let prompt = &run.request.prompt;
+        let sample = self.samples.then(|| SampleSpec {
+            params: &run.request.params,
+            prompt,
+            output: agent.tokens.get(prompt.len()..).unwrap_or_default(),
+            end_tokens: &run.end_tokens,
+            budget: (run.budget - agent.facts.generated) as u32,
+            masks: &[],
+            draft_depth: self.drafts.next_depth,
+        });
+        let kind = if self.prompt { SegmentKind::Prompt } else { SegmentKind::Decode(self.drafts.source) };
+        Some(Segment {
+            slot: agent.slot,
+            position: agent.consumed as u32,
+            tokens: &self.tokens,
+            pages: &agent.pages,
+            kind,
+            sample,
+        })
+    }
+}
+
+/// Composes the next step. `turn` moves on with every step: where more agents write than there are rows, they take turns.
+pub(super) fn plan(agents: &mut [Agent], config: &EngineConfig, pace: &Pace, cost: StepCost, turn: usize) -> Vec<Part> {
+    let mut writing: Vec<usize> =
+        (0..agents.len()).filter(|&i| agents[i].run.as_ref().is_some_and(|r| !r.prefill)).collect();
+    if writing.len() > MAX_DECODE_ROWS {
+        let start = turn % writing.len();
+        writing.rotate_left(start);
+        writing.truncate(MAX_DECODE_ROWS);
+    }
+    let share = MAX_DECODE_ROWS.checked_div(writing.len()).unwrap_or(MAX_DECODE_ROWS);
+    let mut parts: Vec<Part> =
+        writing.into_iter().filter_map(|i| decode(i, &mut agents[i], config, cost, share - 1)).collect();
+    if let Some(i) = next_prompt(agents) {
+        let chunk = pace.chunk(!parts.is_empty());
+        parts.extend(prompt(i, &mut agents[i], config, cost, chunk));
+    }
+    parts
+}
+
+fn decode(i: usize, agent: &mut Agent, config: &EngineConfig, cost: StepCost, most: usize) -> Option<Part> {
+    let run = agent.run.as_mut()?;
+    let newest = *agent.tokens.last()?;
+    let left = run.budget - agent.facts.generated;
+    let room = config.context - agent.consumed - 1;
+    let limit = most.min(left - 1).min(room);
+    let drafts = run.choose_drafts(config, cost, limit, most.min(left.saturating_sub(2)));
+    let drafts = within_context(drafts, config, agent.consumed + 1);
+    let tokens = std::iter::once(newest).chain(drafts.tokens.iter().copied()).collect();
+    Some(Part { agent: i, tokens, drafts, prompt: false, samples: true })
+}
+
+/// The draft head writes cells past the newest token: they too must lie inside the context.
+fn within_context(mut drafts: Drafts, config: &EngineConfig, consumed: usize) -> Drafts {
+    drafts.next_depth = drafts.next_depth.min(config.context.saturating_sub(consumed + drafts.tokens.len()));
+    drafts
+}
+
+/// Whose prompt goes next: the one with the least left to read, so that a short question need not wait for a long text.
+/// A prompt gains on the others for as long as it waits, so that none starves.
+fn next_prompt(agents: &[Agent]) -> Option<usize> {
+    /// Tokens that a second of waiting is worth.
+    const PATIENCE: f64 = 1000.0;
+    let reading = agents.iter().enumerate().filter_map(|(i, a)| Some((i, a, a.run.as_ref().filter(|r| r.prefill)?)));
+    let left = |agent: &Agent, waited: std::time::Duration| {
+        (agent.tokens.len() - agent.consumed) as f64 - waited.as_secs_f64() * PATIENCE
+    };
+    reading
+        .min_by(|(_, a, ra), (_, b, rb)| left(a, ra.started.elapsed()).total_cmp(&left(b, rb.started.elapsed())))
+        .map(|(i, ..)| i)
+}
+
+fn prompt(i: usize, agent: &mut Agent, config: &EngineConfig, cost: StepCost, chunk: usize) -> Option<Part> {
+    let run = agent.run.as_mut()?;
+    let total = run.request.prompt.len();
+    let from = agent.consumed;
+    // Chunks end at absolute multiples of a page, except at the prompt's end.
+    let end = (from + chunk) / PAGE_TOKENS * PAGE_TOKENS;
+    let end = if end >= total || end <= from { total.min(from / PAGE_TOKENS * PAGE_TOKENS + chunk) } else { end };
+    let samples = end == total;
+    let nothing = Drafts { source: DraftSource::Head, tokens: Vec::new(), next_depth: 0 };
+    let drafts = if samples {
+        let left = run.budget.saturating_sub(2);
+        let next_depth = run.choose_drafts(config, cost, 0, left).next_depth;
+        within_context(Drafts { next_depth, ..nothing }, config, total)
+    } else {
+        nothing
+    };
+    Some(Part { agent: i, tokens: run.request.prompt[from..end].to_vec(), drafts, prompt: true, samples })
+}

@@ -1,0 +1,85 @@
+//! What the engine tells of itself after every step.
+
+use std::sync::Arc;
+
+use openjet_proto::{AgentState, AgentStatus, EngineStatus, Health};
+
+use super::agent::Agent;
+use super::worker::Worker;
+
+/// Counts since the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Totals {
+    pub(super) steps: u64,
+    pub(super) tokens_generated: u64,
+    pub(super) prompt_tokens_computed: u64,
+    pub(super) prompt_tokens_cached: u64,
+    pub(super) requests_finished: u64,
+    pub(super) requests_cancelled: u64,
+}
+
+/// Before anything is known.
+pub(super) fn empty() -> EngineStatus {
+    EngineStatus {
+        health: Health::Loading { detail: "starting".into() },
+        backend: String::new(),
+        queued: 0,
+        agents: Vec::new(),
+        pages_total: 0,
+        pages_free: 0,
+        steps: 0,
+        tokens_generated: 0,
+        prompt_tokens_computed: 0,
+        prompt_tokens_cached: 0,
+        requests_finished: 0,
+        requests_cancelled: 0,
+    }
+}
+
+impl Worker {
+    pub(super) fn publish(&mut self) {
+        let status = EngineStatus {
+            health: self.health.clone(),
+            backend: self.backend.describe(),
+            queued: self.queue.len() + self.parked.len(),
+            agents: self.agents.iter().map(|a| self.agent_status(a)).collect(),
+            pages_total: self.pages.total(),
+            pages_free: self.pages.free(),
+            steps: self.totals.steps,
+            tokens_generated: self.totals.tokens_generated,
+            prompt_tokens_computed: self.totals.prompt_tokens_computed,
+            prompt_tokens_cached: self.totals.prompt_tokens_cached,
+            requests_finished: self.totals.requests_finished,
+            requests_cancelled: self.totals.requests_cancelled,
+        };
+        self.published.store(Arc::new(status));
+    }
+
+    fn agent_status(&self, agent: &Agent) -> AgentStatus {
+        let facts = &agent.facts;
+        let state = match &agent.run {
+            None => AgentState::Idle,
+            Some(run) if run.prefill => AgentState::Prefill,
+            Some(_) => AgentState::Decode,
+        };
+        AgentStatus {
+            id: agent.slot,
+            state,
+            request: agent.run.as_ref().map(|r| r.id),
+            session: agent.session.clone(),
+            context_tokens: agent.tokens.len(),
+            context_limit: self.config.context,
+            prompt_done: agent.consumed.min(facts.prompt_tokens),
+            prompt_tokens: facts.prompt_tokens,
+            cached_tokens: facts.cached_tokens,
+            generated_tokens: facts.generated,
+            tokens_per_second: facts.tokens_per_second,
+            pages: agent.pages.len(),
+            pages_shared: agent.pages.iter().filter(|&&p| self.pages.users(p) > 1).count(),
+            drafts_offered: facts.offered.clone(),
+            drafts_accepted: facts.accepted.clone(),
+            first_token_ms: facts.first_token.map(|d| d.as_secs_f64() * 1e3),
+            queued_ms: facts.queued.as_secs_f64() * 1e3,
+        }
+    }
+}

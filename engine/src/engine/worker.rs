@@ -1,0 +1,278 @@
+//! The engine's thread: takes commands, gives requests to agents, runs steps, hands out what came of them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use openjet_proto::{EngineStatus, Health};
+use tokio::sync::oneshot;
+
+use super::EngineConfig;
+use super::agent::Agent;
+use super::pace::Pace;
+use super::pages::PagePool;
+use super::parked::Parked;
+use super::plan::{Part, plan};
+use super::queue::Submission;
+use super::status::Totals;
+use crate::backend::{Backend, BackendError};
+use crate::request::{Event, FinishReason, RequestError};
+use crate::step::{PAGE_TOKENS, SegmentOutput, Step};
+
+/// What the handle asks of the thread.
+#[derive(Debug)]
+pub(super) enum Command {
+    /// Serve a request.
+    Submit(Box<Submission>),
+    /// Change the number of agents.
+    SetAgents { agents: usize, reply: oneshot::Sender<Result<usize, String>> },
+    /// Refuse new requests; answer when nothing runs or waits any more.
+    Drain { reply: oneshot::Sender<()> },
+}
+
+/// How often an idle engine looks for callers that have gone away.
+const IDLE_TICK: Duration = Duration::from_millis(200);
+
+/// The thread's state.
+#[derive(Debug)]
+pub(super) struct Worker {
+    pub(super) backend: Box<dyn Backend>,
+    pub(super) config: EngineConfig,
+    inbox: Receiver<Command>,
+    pub(super) agents: Vec<Agent>,
+    /// Agents wanted; those beyond it finish what they have and leave.
+    pub(super) wanted: usize,
+    pub(super) pages: PagePool,
+    pub(super) queue: VecDeque<Submission>,
+    pub(super) parked: VecDeque<Parked>,
+    pace: Pace,
+    pub(super) totals: Totals,
+    draining: Vec<oneshot::Sender<()>>,
+    pub(super) health: Health,
+    pub(super) published: Arc<ArcSwap<EngineStatus>>,
+}
+
+impl Worker {
+    pub(super) fn new(backend: Box<dyn Backend>, config: EngineConfig, inbox: Receiver<Command>) -> Self {
+        let options = backend.options();
+        let mut worker = Self {
+            pages: PagePool::new(options.pages),
+            agents: (0..config.agents).map(Agent::new).collect(),
+            wanted: config.agents,
+            pace: Pace::new(config.chunk, config.step_goal),
+            queue: VecDeque::new(),
+            parked: VecDeque::new(),
+            totals: Totals::default(),
+            draining: Vec::new(),
+            health: Health::Ready,
+            published: Arc::new(ArcSwap::from_pointee(super::status::empty())),
+            backend,
+            config,
+            inbox,
+        };
+        worker.publish();
+        worker
+    }
+
+    pub(super) fn status(&self) -> Arc<ArcSwap<EngineStatus>> {
+        Arc::clone(&self.published)
+    }
+
+    /// Runs until every handle is gone and nothing is left to do, or the backend fails.
+    pub(super) fn run(mut self) {
+        while self.take_commands() {
+            self.drop_cancelled();
+            match self.admit().and_then(|()| self.step()) {
+                Ok(()) => self.publish(),
+                Err(error) => return self.fail(&error),
+            }
+        }
+    }
+
+    fn idle(&self) -> bool {
+        self.queue.is_empty() && self.parked.is_empty() && self.agents.iter().all(|a| a.run.is_none())
+    }
+
+    /// Takes what has arrived, waiting while there is nothing to do. `false` when the engine should end.
+    fn take_commands(&mut self) -> bool {
+        if self.idle() {
+            self.draining.drain(..).for_each(|reply| {
+                // Whoever asked may have gone away.
+                let _ = reply.send(());
+            });
+            match self.inbox.recv_timeout(IDLE_TICK) {
+                Ok(command) => self.obey(command),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return false,
+            }
+        }
+        while let Ok(command) = self.inbox.try_recv() {
+            self.obey(command);
+        }
+        true
+    }
+
+    fn obey(&mut self, command: Command) {
+        match command {
+            Command::Submit(submission) => self.queue.push_back(*submission),
+            Command::SetAgents { agents, reply } => {
+                let most = self.backend.options().slots;
+                let answer = if (1..=most).contains(&agents) {
+                    self.wanted = agents;
+                    self.resize();
+                    Ok(agents)
+                } else {
+                    Err(format!("{agents} agents are not possible here; choose 1 to {most}"))
+                };
+                self.publish();
+                let _ = reply.send(answer);
+            }
+            Command::Drain { reply } => {
+                self.health = Health::Draining;
+                self.draining.push(reply);
+                self.publish();
+            }
+        }
+    }
+
+    /// Grows at once; shrinks by the idle agents at the end of the list.
+    pub(super) fn resize(&mut self) {
+        while self.agents.len() < self.wanted {
+            self.agents.push(Agent::new(self.agents.len()));
+        }
+        while self.agents.len() > self.wanted && self.agents.last().is_some_and(|a| a.run.is_none()) {
+            if let Some(mut agent) = self.agents.pop() {
+                forget(&mut agent, &mut self.pages);
+            }
+        }
+    }
+
+    /// Ends what nobody listens to any more: in the queue, parked or running.
+    fn drop_cancelled(&mut self) {
+        let before = self.queue.len() + self.parked.len();
+        self.queue.retain(|s| !s.events.is_closed());
+        self.parked.retain(|p| !p.cancelled());
+        let mut gone = before - self.queue.len() - self.parked.len();
+        for i in 0..self.agents.len() {
+            if self.agents[i].run.as_ref().is_some_and(|r| r.events.is_closed()) {
+                self.finish(i, FinishReason::Cancelled, None);
+                gone += 1;
+            }
+        }
+        self.totals.requests_cancelled += gone as u64;
+    }
+
+    /// Composes and runs one step, and hands out its results.
+    fn step(&mut self) -> Result<(), BackendError> {
+        let parts = plan(&mut self.agents, &self.config, &self.pace, self.backend.cost(), self.totals.steps as usize);
+        let parts = self.find_pages(parts)?;
+        if parts.is_empty() {
+            return Ok(());
+        }
+        let segments = parts.iter().filter_map(|p| p.segment(&self.agents[p.agent])).collect();
+        let began = Instant::now();
+        let outputs = self.backend.step(&Step { segments })?;
+        let prompt_rows = parts.iter().filter(|p| p.prompt).map(|p| p.tokens.len()).sum();
+        let rows: usize = parts.iter().map(|p| p.tokens.len()).sum();
+        self.pace.observe(began.elapsed(), prompt_rows, rows - prompt_rows);
+        self.totals.steps += 1;
+        self.totals.prompt_tokens_computed += prompt_rows as u64;
+        for (part, output) in parts.into_iter().zip(outputs) {
+            self.apply(&part, output)?;
+        }
+        Ok(())
+    }
+
+    /// Makes sure that every part has its pages; parts that can't have them sit this step out.
+    fn find_pages(&mut self, parts: Vec<Part>) -> Result<Vec<Part>, BackendError> {
+        let mut ready = Vec::with_capacity(parts.len());
+        for part in parts {
+            if self.agents[part.agent].run.is_none() {
+                // Parked to make room for another part of this step.
+                continue;
+            }
+            let reach = part.reach(&self.agents[part.agent]).div_ceil(PAGE_TOKENS);
+            let mut served = true;
+            while self.agents[part.agent].pages.len() < reach {
+                match self.pages.take() {
+                    Some(page) => self.agents[part.agent].pages.push(page),
+                    None if self.make_room(part.agent)? => {}
+                    None => {
+                        served = false;
+                        break;
+                    }
+                }
+            }
+            if served {
+                ready.push(part);
+            }
+        }
+        ready.retain(|p| self.agents[p.agent].run.is_some());
+        Ok(ready)
+    }
+
+    fn apply(&mut self, part: &Part, output: SegmentOutput) -> Result<(), BackendError> {
+        let agent = &mut self.agents[part.agent];
+        if output.not_finite {
+            let tokens = agent.facts.generated;
+            tracing::error!(
+                agent = agent.slot,
+                tokens,
+                "the model's output is not finite; the conversation is dropped"
+            );
+            if let Some(run) = agent.run.take() {
+                run.send(Event::Failed(RequestError::NotFinite { tokens }));
+            }
+            self.totals.requests_finished += 1;
+            forget(agent, &mut self.pages);
+            return self.backend.reset_slot(self.agents[part.agent].slot);
+        }
+        agent.consumed += if part.prompt { part.tokens.len() } else { output.accepted + 1 };
+        let Some(run) = agent.run.as_mut() else { return Ok(()) };
+        run.proposal = output.drafts;
+        if part.prompt {
+            run.send(Event::Prefill { done: agent.consumed, total: run.request.prompt.len() });
+        }
+        if output.tokens.is_empty() {
+            return Ok(());
+        }
+        run.prefill = false;
+        self.totals.tokens_generated += output.tokens.len() as u64;
+        let end = agent.take(output.tokens, &part.drafts, output.accepted, self.config.lookup);
+        if let Some((reason, token)) = end {
+            self.finish(part.agent, reason, token);
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(&mut self, agent: usize, reason: FinishReason, end_token: Option<u32>) {
+        self.totals.requests_finished += 1;
+        self.agents[agent].last_used = self.totals.requests_finished;
+        self.agents[agent].finish(reason, end_token);
+        self.resize();
+    }
+
+    /// The backend can't go on: everybody is told why, and the thread ends.
+    fn fail(mut self, error: &BackendError) {
+        tracing::error!(%error, "the engine has failed");
+        let reason: Arc<str> = error.to_string().into();
+        self.health = Health::Failed { reason: reason.to_string() };
+        let running = self.agents.iter_mut().filter_map(|a| a.run.take()).map(|r| r.events);
+        let parked = self.parked.drain(..).map(Parked::into_events);
+        for events in running.chain(parked).chain(self.queue.drain(..).map(|s| s.events)) {
+            // Callers that have gone away need no answer.
+            let _ = events.send(Event::Failed(RequestError::Unavailable(Arc::clone(&reason))));
+        }
+        self.publish();
+    }
+}
+
+/// Gives an agent's pages back and empties its conversation.
+pub(super) fn forget(agent: &mut Agent, pages: &mut PagePool) {
+    agent.pages.drain(..).for_each(|page| pages.release(page));
+    agent.tokens.clear();
+    agent.consumed = 0;
+    agent.session = None;
+}
