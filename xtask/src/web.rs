@@ -17,7 +17,6 @@ pub(crate) fn build() -> Result<PathBuf> {
     build.env("CARGO_TARGET_DIR", &built).current_dir(&web);
     sh::capture(build.args(["build", "--release", "--locked", "--target", "wasm32-unknown-unknown"]))?;
 
-    // Laid out beside the old one and moved into its place, so that the folder is whole or not there.
     let fresh = built.join("dist");
     if fresh.exists() {
         fs::remove_dir_all(&fresh)?;
@@ -30,33 +29,32 @@ pub(crate) fn build() -> Result<PathBuf> {
         fs::copy(entry.path(), fresh.join(entry.file_name()))?;
     }
     let dist = web.join("dist");
-    if same(&fresh, &dist) {
-        return Ok(dist);
-    }
-    if dist.exists() {
-        fs::remove_dir_all(&dist)?;
-    }
-    fs::rename(&fresh, &dist).with_context(|| format!("can't put the page into {}", dist.display()))?;
+    replace(&fresh, &dist).with_context(|| format!("can't put the page into {}", dist.display()))?;
     Ok(dist)
 }
 
-/// Whether two folders hold the same files: what is unchanged must keep its times, or the daemon is built anew.
-fn same(one: &Path, other: &Path) -> bool {
-    let files = |folder: &Path| -> Option<Vec<(std::ffi::OsString, Vec<u8>)>> {
-        let mut all = Vec::new();
-        for entry in fs::read_dir(folder).ok()?.flatten() {
-            all.push((entry.file_name(), fs::read(entry.path()).ok()?));
+/// Makes `to` hold the files of `from`. What is the same already keeps its times, or the daemon would be built anew.
+fn replace(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(to)?.flatten() {
+        if !from.join(entry.file_name()).exists() && entry.file_name() != ".gitignore" {
+            fs::remove_file(entry.path())?;
         }
-        all.sort();
-        Some(all)
-    };
-    files(one).is_some_and(|files_of_one| files(other).is_some_and(|files_of_other| files_of_one == files_of_other))
+    }
+    for entry in fs::read_dir(from)?.flatten() {
+        let content = fs::read(entry.path())?;
+        let place = to.join(entry.file_name());
+        if fs::read(&place).ok().as_ref() != Some(&content) {
+            fs::write(place, content)?;
+        }
+    }
+    Ok(())
 }
 
 /// Bytes of all files in `folder`, each compressed with gzip.
 pub(crate) fn compressed_size(folder: &Path) -> Result<usize> {
     let mut sum = 0;
-    for entry in fs::read_dir(folder)?.flatten() {
+    for entry in fs::read_dir(folder)?.flatten().filter(|entry| entry.file_name() != ".gitignore") {
         let mut gzip = sh::cmd("gzip");
         gzip.args(["-9", "-c"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut gzip = gzip.spawn().context("can't start gzip")?;

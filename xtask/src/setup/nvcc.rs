@@ -5,6 +5,7 @@ use crate::env;
 use anyhow::{Context, Result};
 use std::fs;
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 /// One release of the compiler and its parts.
 const PACKAGES: &str = "nvidia-cuda-nvcc==13.0.88
@@ -18,8 +19,17 @@ nvidia-cuda-nvdisasm==13.2.86
 
 /// Installs nvcc under `.tools/cuda`; returns the program.
 pub(crate) fn install() -> Result<PathBuf> {
+    let had = find().is_some();
     python::venv("cuda", PACKAGES)?;
-    find().context("nvcc is not where its package should put it: remove .tools/cuda and try again")
+    let nvcc = find().context("nvcc is not where its package should put it: remove .tools/cuda and try again")?;
+    if !had {
+        // Cargo can't watch for a file that isn't there yet: without this it would keep a build without CUDA.
+        let script = env::root().join("kernels/build.rs");
+        if script.exists() {
+            fs::File::options().append(true).open(script)?.set_modified(SystemTime::now())?;
+        }
+    }
+    Ok(nvcc)
 }
 
 /// The nvcc under `.tools/cuda`.

@@ -1,9 +1,9 @@
 //! `cargo xtask test`: every test that this machine can run, part by part.
 
-mod clients;
 mod counts;
 mod lints;
 mod page;
+mod python;
 mod rust;
 
 use crate::{env, sh};
@@ -43,7 +43,9 @@ const PARTS: &[Part] = &[
     Part { name: "doctest", what: "the examples in the documentation", run: rust::doctests },
     Part { name: "doc", what: "the documentation builds without a warning", run: lints::doc },
     Part { name: "fuzz", what: "the fuzz targets compile", run: rust::fuzz },
-    Part { name: "clients", what: "real clients against the real daemon", run: clients::run },
+    Part { name: "clients", what: "real clients against the real daemon", run: python::clients },
+    Part { name: "systemd", what: "the service under a real systemd", run: python::systemd },
+    Part { name: "browser", what: "the page in a real browser", run: python::browser },
 ];
 
 /// What came of a part that could run.

@@ -1,0 +1,47 @@
+//! Tests in Python: real clients, a real systemd and a real browser against the real daemon.
+
+use super::{Log, Report, rust};
+use crate::{env, setup, sh};
+use anyhow::Result;
+use std::path::Path;
+
+/// The OpenAI client.
+pub(super) fn clients(log: &Log) -> Result<Report> {
+    pytest(log, "tests/clients")
+}
+
+/// The service in namespaces of its own.
+pub(super) fn systemd(log: &Log) -> Result<Report> {
+    if !env::is_root() {
+        return Ok(Report::Skipped("not root: run it as root to test the service".into()));
+    }
+    if !Path::new("/proc/self/ns/cgroup").exists() || !has_cgroup2() {
+        return Ok(Report::Skipped("no cgroup2 file system is mounted".into()));
+    }
+    setup::systemd::install()?;
+    pytest(log, "tests/systemd")
+}
+
+/// The page in Chromium.
+pub(super) fn browser(log: &Log) -> Result<Report> {
+    if let Err(error) = setup::browser::install() {
+        return Ok(Report::Skipped(format!("{error:#}")));
+    }
+    crate::web::build()?;
+    pytest(log, "tests/page")
+}
+
+fn has_cgroup2() -> bool {
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
+    mounts.lines().any(|line| line.split(' ').nth(2) == Some("cgroup2"))
+}
+
+fn pytest(log: &Log, folder: &str) -> Result<Report> {
+    let bin = setup::python::install()?;
+    log.run(sh::cargo().args(["build", "--locked", "--package", "openjetd", "--package", "openjetctl"]))?;
+    let mut pytest = sh::cmd(bin.join("python"));
+    pytest.args(["-B", "-m", "pytest", "-p", "no:cacheprovider", "-v", folder]);
+    pytest.env("OPENJETD", env::target().join("debug/openjetd"));
+    pytest.env("OPENJETCTL", env::target().join("debug/openjetctl"));
+    rust::counted(log, &mut pytest)
+}
