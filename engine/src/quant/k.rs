@@ -1,4 +1,7 @@
 //! K formats: 256 elements in sub-blocks of 16 or 32, whose own scales are coded against the block's.
+//!
+//! Each block is decoded in two passes, bits to small integers and these to numbers, since both are then plain loops over
+//! neighbours. The second pass wraps where it subtracts, because it can't overflow and a check would keep it scalar.
 
 #![allow(non_camel_case_types, reason = "these are the formats' own names")]
 
@@ -21,12 +24,7 @@ impl Block<256> for Q2_K {
         let (d, dmin) = (self.d.get(), self.dmin.get());
         let scales = self.scales.map(|s| d * f32::from(s & 15));
         let mins = self.scales.map(|s| dmin * f32::from(s >> 4));
-        for (i, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-            let (scale, min) = (scales[i], mins[i]);
-            for (out, q) in out.iter_mut().zip(two_bits(&self.qs, i)) {
-                *out = scale * f32::from(q) - min;
-            }
-        }
+        scale_and_shift::<16>(&two_bits(&self.qs), &scales, &mins, out);
     }
 }
 
@@ -57,23 +55,30 @@ impl Block<256> for Q3_K {
     fn decode(&self, out: &mut [f32; 256]) {
         let d = self.d.get();
         let scales = self.scales().map(|s| d * f32::from(s));
-        let masks = self.hmask.as_chunks::<16>().0;
-        for (i, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-            let scale = scales[i];
-            for ((out, q), mask) in out.iter_mut().zip(two_bits(&self.qs, i)).zip(&masks[i % 2]) {
-                let third = mask >> (i / 2) & 1;
-                *out = scale * f32::from((q | third << 2) as i8 - 4);
+        let mut quants = two_bits(&self.qs);
+        for (g, quants) in quants.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            for (q, mask) in quants.iter_mut().zip(&self.hmask) {
+                *q |= (mask >> g & 1) << 2;
             }
         }
+        scale::<16>(&quants.map(|q| (q as i8).wrapping_sub(4)), &scales, out);
     }
 }
 
-/// The 16 elements of sub-block `i` in the 2-bit planes of [`Q2_K`] and [`Q3_K`]: in each half of 128 elements, group `j`
-/// of 32 lies in bits `2 j` of the half's 32 bytes.
+/// The 2-bit planes of [`Q2_K`] and [`Q3_K`]: in each half of 128 elements, group `j` of 32 lies in bits `2 j` of the
+/// half's 32 bytes.
 #[inline(always)]
-fn two_bits(qs: &[u8; 64], i: usize) -> [u8; 16] {
-    let (half, group, part) = (i / 8, i % 8 / 2, i % 2);
-    qs.as_chunks::<16>().0[2 * half + part].map(|q| q >> (2 * group) & 3)
+fn two_bits(qs: &[u8; 64]) -> [u8; 256] {
+    let mut quants = [0; 256];
+    for (qs, quants) in qs.as_chunks::<32>().0.iter().zip(quants.as_chunks_mut::<128>().0) {
+        for (l, q) in qs.iter().enumerate() {
+            quants[l] = q & 3;
+            quants[l + 32] = q >> 2 & 3;
+            quants[l + 64] = q >> 4 & 3;
+            quants[l + 96] = q >> 6;
+        }
+    }
+    quants
 }
 
 /// 4 bits; 8 sub-blocks with a 6-bit scale and a 6-bit minimum each: `d sc q - dmin m`.
@@ -90,16 +95,7 @@ impl Block<256> for Q4_K {
     #[inline(always)]
     fn decode(&self, out: &mut [f32; 256]) {
         let (scales, mins) = scales_and_mins(self.d, self.dmin, &self.scales);
-        let groups = self.qs.as_chunks::<32>().0.iter().zip(out.as_chunks_mut::<64>().0);
-        for (g, (qs, out)) in groups.enumerate() {
-            let (low, high) = out.split_at_mut(32);
-            for (out, q) in low.iter_mut().zip(qs) {
-                *out = scales[2 * g] * f32::from(q & 15) - mins[2 * g];
-            }
-            for (out, q) in high.iter_mut().zip(qs) {
-                *out = scales[2 * g + 1] * f32::from(q >> 4) - mins[2 * g + 1];
-            }
-        }
+        scale_and_shift::<32>(&nibbles(&self.qs), &scales, &mins, out);
     }
 }
 
@@ -118,19 +114,27 @@ impl Block<256> for Q5_K {
     #[inline(always)]
     fn decode(&self, out: &mut [f32; 256]) {
         let (scales, mins) = scales_and_mins(self.d, self.dmin, &self.scales);
-        let groups = self.qs.as_chunks::<32>().0.iter().zip(out.as_chunks_mut::<64>().0);
-        for (g, (qs, out)) in groups.enumerate() {
-            let (low, high) = out.split_at_mut(32);
-            for ((out, q), qh) in low.iter_mut().zip(qs).zip(&self.qh) {
-                let q = q & 15 | (qh >> (2 * g) & 1) << 4;
-                *out = scales[2 * g] * f32::from(q) - mins[2 * g];
-            }
-            for ((out, q), qh) in high.iter_mut().zip(qs).zip(&self.qh) {
-                let q = q >> 4 | (qh >> (2 * g + 1) & 1) << 4;
-                *out = scales[2 * g + 1] * f32::from(q) - mins[2 * g + 1];
+        let mut quants = nibbles(&self.qs);
+        for (s, quants) in quants.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            for (q, high) in quants.iter_mut().zip(&self.qh) {
+                *q |= (high >> s & 1) << 4;
             }
         }
+        scale_and_shift::<32>(&quants, &scales, &mins, out);
     }
+}
+
+/// The nibbles of [`Q4_K`] and [`Q5_K`]: the low ones of 32 bytes, then their high ones.
+#[inline(always)]
+fn nibbles(qs: &[u8; 128]) -> [u8; 256] {
+    let mut quants = [0; 256];
+    for (qs, quants) in qs.as_chunks::<32>().0.iter().zip(quants.as_chunks_mut::<64>().0) {
+        for (l, q) in qs.iter().enumerate() {
+            quants[l] = q & 15;
+            quants[l + 32] = q >> 4;
+        }
+    }
+    quants
 }
 
 /// The scales and minima of [`Q4_K`] and [`Q5_K`], 6 bits each packed into 12 bytes, times the block's own.
@@ -163,16 +167,38 @@ impl Block<256> for Q6_K {
     fn decode(&self, out: &mut [f32; 256]) {
         let d = self.d.get();
         let scales = self.scales.map(|s| d * f32::from(s));
-        let (ql, qh) = (self.ql.as_chunks::<16>().0, self.qh.as_chunks::<16>().0);
-        // Sub-block i is part p of quarter g in half n; quarters 0 and 2 share the bytes of ql, as do 1 and 3.
-        for (i, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-            let (n, g, p) = (i / 8, i % 8 / 2, i % 2);
-            let scale = scales[i];
-            let (low, high) = (&ql[4 * n + 2 * (g % 2) + p], &qh[2 * n + p]);
-            for ((out, low), high) in out.iter_mut().zip(low).zip(high) {
-                let q = low >> (4 * (g / 2)) & 15 | (high >> (2 * g) & 3) << 4;
-                *out = scale * f32::from(q as i8 - 32);
+        let mut quants = [0; 256];
+        let halves = self.ql.as_chunks::<64>().0.iter().zip(self.qh.as_chunks::<32>().0);
+        for ((ql, qh), quants) in halves.zip(quants.as_chunks_mut::<128>().0) {
+            for (l, high) in qh.iter().enumerate() {
+                quants[l] = ql[l] & 15 | (high & 3) << 4;
+                quants[l + 32] = ql[l + 32] & 15 | (high >> 2 & 3) << 4;
+                quants[l + 64] = ql[l] >> 4 | (high >> 4 & 3) << 4;
+                quants[l + 96] = ql[l + 32] >> 4 | (high >> 6) << 4;
             }
+        }
+        scale::<16>(&quants.map(|q| (q as i8).wrapping_sub(32)), &scales, out);
+    }
+}
+
+/// `scale q`, with a scale for each sub-block of `W`.
+#[inline(always)]
+fn scale<const W: usize>(quants: &[i8; 256], scales: &[f32], out: &mut [f32; 256]) {
+    let sub_blocks = quants.as_chunks::<W>().0.iter().zip(out.as_chunks_mut::<W>().0);
+    for ((quants, out), scale) in sub_blocks.zip(scales) {
+        for (out, &q) in out.iter_mut().zip(quants) {
+            *out = scale * f32::from(q);
+        }
+    }
+}
+
+/// `scale q - min`, with a scale and a minimum for each sub-block of `W`.
+#[inline(always)]
+fn scale_and_shift<const W: usize>(quants: &[u8; 256], scales: &[f32], mins: &[f32], out: &mut [f32; 256]) {
+    let sub_blocks = quants.as_chunks::<W>().0.iter().zip(out.as_chunks_mut::<W>().0);
+    for (((quants, out), scale), min) in sub_blocks.zip(scales).zip(mins) {
+        for (out, &q) in out.iter_mut().zip(quants) {
+            *out = scale * f32::from(q) - min;
         }
     }
 }

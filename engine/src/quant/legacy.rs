@@ -59,7 +59,7 @@ impl Block<32> for Q5_0 {
         let d = self.d.get();
         let quants = five_bits(self.qh, &self.qs);
         for (out, q) in out.iter_mut().zip(quants) {
-            *out = f32::from(q as i8 - 16) * d;
+            *out = f32::from((q as i8).wrapping_sub(16)) * d;
         }
     }
 }
