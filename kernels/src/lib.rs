@@ -1,3 +1,4 @@
 //! The CUDA backend: device code, launchers and the fatbin that holds them.
 
+pub mod args;
 pub mod table;

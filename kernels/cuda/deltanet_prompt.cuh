@@ -1,0 +1,330 @@
+// Gated DeltaNet over prompt chunks, 64 tokens at a time, in launches of their own.
+//
+// op_deltanet_convolve_prompt  convolution, SiLU, normalised queries and keys, all rows in parallel
+// op_deltanet_chunks           what a chunk alone decides, all chunks in parallel
+// op_deltanet_scan             chunk after chunk over the state
+// op_deltanet_finish           gated norm, and the convolution's history
+//
+// With c_i the running sum of log decays in a chunk, A_ij = beta_i (k_i k_j) e^(c_i - c_j) for j < i:
+// (I + A) U = diag(beta) V, (I + A) W = diag(beta e^c) K; D = U - W S, O_i = e^(c_i) q_i S + sum_(j <= i) P_ij D_j with
+// P_ij = (q_i k_j) e^(c_i - c_j), S' = e^(c_last) S + sum_j e^(c_last - c_j) k_j D_j. Every exponent is at most 0. Chunks
+// end at absolute multiples of 64, so how a prompt is cut into launches at such multiples changes no bit.
+#pragma once
+#include "deltanet.cuh"
+
+namespace openjet {
+
+constexpr int CHUNK = 64;
+constexpr int CHUNK_STRIDE = STATE_DIM + 4;
+constexpr int SQUARE_STRIDE = CHUNK + 4;
+// Of one (chunk, value head) in DeltaArgs::chunks, in floats: U, W, P, c.
+constexpr int CHUNK_W = CHUNK * STATE_DIM;
+constexpr int CHUNK_P = 2 * CHUNK * STATE_DIM;
+constexpr int CHUNK_C = CHUNK_P + CHUNK * CHUNK;
+constexpr int CHUNK_FLOATS = CHUNK_C + CHUNK;
+
+// A prompt segment's chunks: the first one may be short at its front, the last one at its end.
+struct Chunks {
+    uint32_t count;
+    uint32_t position;
+    uint32_t first_row;
+    uint32_t rows;
+
+    __device__ explicit Chunks(const Segment& s) : count(0), position(s.position), first_row(s.first_row), rows(s.rows) {
+        if (s.kind == SEGMENT_PROMPT) count = (position % CHUNK + rows + CHUNK - 1) / CHUNK;
+    }
+    __device__ uint32_t begin(uint32_t chunk) const { return chunk == 0 ? 0 : chunk * CHUNK - position % CHUNK; }
+    __device__ uint32_t end(uint32_t chunk) const { return min((chunk + 1) * CHUNK - position % CHUNK, rows); }
+};
+
+// One warp for each (row, 128 channels).
+__device__ void op_deltanet_convolve_prompt(const DeltaArgs& a, char*, int, int block, int blocks) {
+    const uint32_t channels = a.layout.channels(), heads = channels / STATE_DIM;
+    const uint32_t rows = a.table.header().rows;
+    for (uint32_t item = block * WARPS + warp_id(); item < rows * heads; item += blocks * WARPS) {
+        const uint32_t row = item / heads, head = item % heads, channel = head * STATE_DIM + 4 * lane_id();
+        const Segment& segment = a.table.segments()[a.table.rows()[row].segment];
+        if (segment.kind != SEGMENT_PROMPT) continue;
+        const float* inputs = slot_state(a, segment.slot) + a.layout.inputs() + channel;
+        const uint32_t pending = a.slots[segment.slot].pending;
+        float w[4][TAPS];
+        load_taps(w, a.conv, channel);
+        float y[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+        for (int t = 0; t < TAPS; t++) {
+            const int from = (int)(row - segment.first_row) + t - (TAPS - 1);
+            add_tap(y, w, t, from >= 0 ? load4(a.qkv + (uint64_t)(segment.first_row + from) * a.qkv_width + channel)
+                                       : load4(inputs + (uint64_t)(pending + TAPS - 1 + from) * channels));
+        }
+        finish_head(y, head, a.layout.key_heads);
+        store4(a.mixed + (uint64_t)row * channels + channel, y[0], y[1], y[2], y[3]);
+    }
+}
+
+// Copies `len` rows of 128 floats to shared memory and zeros up to 64.
+__device__ __forceinline__ void load_chunk(float* to, const float* from, uint64_t stride, uint32_t len) {
+    for (uint32_t i = warp_id(); i < CHUNK; i += WARPS) {
+        const float4 x = i < len ? load4(from + i * stride + 4 * lane_id()) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        *reinterpret_cast<float4*>(to + i * CHUNK_STRIDE + 4 * lane_id()) = x;
+    }
+}
+
+__device__ __forceinline__ float dot4(float4 a, float4 b, float sum) {
+    return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
+}
+
+struct ChunkShared {
+    float keys[CHUNK * CHUNK_STRIDE];
+    float queries[CHUNK * CHUNK_STRIDE];
+    float a[CHUNK * SQUARE_STRIDE];
+    float c[CHUNK];
+    float beta[CHUNK];
+};
+
+// One block for each (chunk, value head).
+__device__ void op_deltanet_chunks(const DeltaArgs& a, char* smem, int, int block, int blocks) {
+    ChunkShared& s = *reinterpret_cast<ChunkShared*>(smem);
+    const DeltaLayout& l = a.layout;
+    const uint32_t segments = a.table.header().segments, channels = l.channels();
+    const int t = (int)threadIdx.x;
+    uint32_t item = block, base = 0;
+    for (uint32_t n = 0; n < segments; n++) {
+        const Chunks chunks(a.table.segments()[n]);
+        for (; item < base + chunks.count * l.value_heads; item += blocks) {
+            const uint32_t chunk = (item - base) / l.value_heads, head = (item - base) % l.value_heads;
+            const uint32_t first = chunks.first_row + chunks.begin(chunk), len = chunks.end(chunk) - chunks.begin(chunk);
+            const float* mixed = a.mixed + (uint64_t)first * channels;
+            const uint32_t key_head = head % l.key_heads;
+            float* out = a.chunks + (uint64_t)item * CHUNK_FLOATS;
+            load_chunk(s.queries, mixed + key_head * STATE_DIM, channels, len);
+            load_chunk(s.keys, mixed + (l.key_heads + key_head) * STATE_DIM, channels, len);
+            if (t < CHUNK) {
+                s.c[t] = t < (int)len ? log_decay(a, first + t, head) : 0.0f;
+                s.beta[t] = t < (int)len ? sigmoid(a.beta[(uint64_t)(first + t) * a.gate_width + head]) : 0.0f;
+            }
+            __syncthreads();
+            if (t == 0)
+                for (int i = 1; i < CHUNK; i++) s.c[i] += s.c[i - 1];
+            __syncthreads();
+            // Rows 2 (t / 16) and 1 more, columns t % 16 + 16 j.
+            float kk[2][4] = {}, qk[2][4] = {};
+            const int i0 = t / 16 * 2, j0 = t % 16;
+#pragma unroll 2
+            for (int e = 0; e < STATE_DIM; e += 4) {
+                float4 kj[4];
+#pragma unroll
+                for (int j = 0; j < 4; j++) kj[j] = load4(s.keys + (j0 + 16 * j) * CHUNK_STRIDE + e);
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    const float4 ki = load4(s.keys + (i0 + i) * CHUNK_STRIDE + e), qi = load4(s.queries + (i0 + i) * CHUNK_STRIDE + e);
+#pragma unroll
+                    for (int j = 0; j < 4; j++) {
+                        kk[i][j] = dot4(ki, kj[j], kk[i][j]);
+                        qk[i][j] = dot4(qi, kj[j], qk[i][j]);
+                    }
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    const int row = i0 + i, column = j0 + 16 * j;
+                    const float decay = column <= row ? expf(s.c[row] - s.c[column]) : 0.0f;
+                    s.a[row * SQUARE_STRIDE + column] = column < row ? s.beta[row] * kk[i][j] * decay : 0.0f;
+                    out[CHUNK_P + row * CHUNK + column] = qk[i][j] * decay;
+                }
+            if (t < CHUNK) out[CHUNK_C + t] = s.c[t];
+            __syncthreads();
+            // Forward substitution: thread t has a column of U (t < 128) or of W.
+            if (t < 2 * STATE_DIM) {
+                const bool is_w = t >= STATE_DIM;
+                const int e = t % STATE_DIM;
+                const float* v = mixed + (2 * l.key_heads + head) * STATE_DIM + e;
+                float x[CHUNK];
+#pragma unroll
+                for (int i = 0; i < CHUNK; i++) {
+                    float sum = 0.0f;
+                    if (is_w) sum = s.beta[i] * expf(s.c[i]) * s.keys[i * CHUNK_STRIDE + e];
+                    else if (i < (int)len) sum = s.beta[i] * v[(uint64_t)i * channels];
+#pragma unroll
+                    for (int j = 0; j < i; j++) sum = fmaf(-s.a[i * SQUARE_STRIDE + j], x[j], sum);
+                    x[i] = sum;
+                    out[(is_w ? CHUNK_W : 0) + i * STATE_DIM + e] = sum;
+                }
+            }
+            __syncthreads();
+        }
+        base += chunks.count * l.value_heads;
+    }
+}
+
+// Value dimensions that one block of the scan has.
+constexpr int SCAN_COLUMNS = 64;
+struct ScanShared {
+    // [column][key dimension].
+    float state[SCAN_COLUMNS * CHUNK_STRIDE];
+    // W, queries, P, then keys of the chunk.
+    float tile[CHUNK * CHUNK_STRIDE];
+    // D: [row][column].
+    float d[CHUNK * SQUARE_STRIDE];
+    float c[CHUNK];
+};
+
+// x_ij += sum_e tile_ie state_je for rows i0, i0 + 1 and columns j0 + 16 j.
+__device__ __forceinline__ void tile_times_state(float (&x)[2][4], const ScanShared& s, int i0, int j0) {
+#pragma unroll 4
+    for (int e = 0; e < STATE_DIM; e += 4) {
+        float4 sj[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) sj[j] = load4(s.state + (j0 + 16 * j) * CHUNK_STRIDE + e);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float4 ti = load4(s.tile + (i0 + i) * CHUNK_STRIDE + e);
+#pragma unroll
+            for (int j = 0; j < 4; j++) x[i][j] = dot4(ti, sj[j], x[i][j]);
+        }
+    }
+}
+
+// One block for each (segment, value head, half of its value dimensions); chunks in order. Leaves the outputs before their
+// norm in `out`.
+__device__ void op_deltanet_scan(const DeltaArgs& a, char* smem, int, int block, int blocks) {
+    constexpr int HALVES = STATE_DIM / SCAN_COLUMNS;
+    ScanShared& s = *reinterpret_cast<ScanShared*>(smem);
+    const DeltaLayout& l = a.layout;
+    const uint32_t segments = a.table.header().segments, channels = l.channels();
+    const int t = (int)threadIdx.x, i0 = t / 16 * 2, j0 = t % 16;
+    uint32_t item = block, base = 0, chunk_base = 0;
+    for (uint32_t n = 0; n < segments; n++) {
+        const Segment& segment = a.table.segments()[n];
+        const Chunks chunks(segment);
+        if (chunks.count == 0) continue;
+        for (; item < base + l.value_heads * HALVES; item += blocks) {
+            const uint32_t head = (item - base) / HALVES, column0 = (item - base) % HALVES * SCAN_COLUMNS;
+            const uint32_t key_head = head % l.key_heads;
+            float* slot = slot_state(a, segment.slot);
+            float* memory = slot + l.memory() + ((uint64_t)head * STATE_DIM + column0) * STATE_DIM;
+            const SlotState pending = a.slots[segment.slot];
+            for (int i = t; i < SCAN_COLUMNS * STATE_DIM; i += THREADS) {
+                const int column = i / STATE_DIM, key = i % STATE_DIM;
+                float x = memory[i];
+                for (uint32_t r = 0; r < pending.pending; r++) {
+                    const float k = slot[l.keys() + ((uint64_t)(pending.parity * l.rows + r) * l.key_heads + key_head) * STATE_DIM + key];
+                    const float delta = slot[l.deltas() + ((uint64_t)r * l.value_heads + head) * STATE_DIM + column0 + column];
+                    x = fmaf(k, delta, __fmul_rn(slot[l.decays() + (uint64_t)r * l.value_heads + head], x));
+                }
+                s.state[column * CHUNK_STRIDE + key] = x;
+            }
+            for (uint32_t chunk = 0; chunk < chunks.count; chunk++) {
+                const float* from = a.chunks + (uint64_t)(chunk_base + chunk * l.value_heads + head) * CHUNK_FLOATS;
+                const uint32_t first = chunks.first_row + chunks.begin(chunk), len = chunks.end(chunk) - chunks.begin(chunk);
+                const float* mixed = a.mixed + (uint64_t)first * channels;
+                load_chunk(s.tile, from + CHUNK_W, STATE_DIM, CHUNK);
+                if (t < CHUNK) s.c[t] = from[CHUNK_C + t];
+                __syncthreads();
+                float x[2][4] = {};
+                tile_times_state(x, s, i0, j0);
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+#pragma unroll
+                    for (int j = 0; j < 4; j++)
+                        s.d[(i0 + i) * SQUARE_STRIDE + j0 + 16 * j] = from[(i0 + i) * STATE_DIM + column0 + j0 + 16 * j] - x[i][j];
+                __syncthreads();
+                load_chunk(s.tile, mixed + key_head * STATE_DIM, channels, len);
+                __syncthreads();
+                float o[2][4] = {};
+                tile_times_state(o, s, i0, j0);
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+#pragma unroll
+                    for (int j = 0; j < 4; j++) o[i][j] *= expf(s.c[i0 + i]);
+                __syncthreads();
+                for (int i = t; i < CHUNK * CHUNK; i += THREADS) s.tile[i / CHUNK * SQUARE_STRIDE + i % CHUNK] = from[CHUNK_P + i];
+                __syncthreads();
+                // P is 0 above its diagonal.
+                for (int m = 0; m < CHUNK; m++) {
+                    const float p0 = s.tile[i0 * SQUARE_STRIDE + m], p1 = s.tile[(i0 + 1) * SQUARE_STRIDE + m];
+#pragma unroll
+                    for (int j = 0; j < 4; j++) {
+                        const float d = s.d[m * SQUARE_STRIDE + j0 + 16 * j];
+                        o[0][j] = fmaf(p0, d, o[0][j]);
+                        o[1][j] = fmaf(p1, d, o[1][j]);
+                    }
+                }
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+#pragma unroll
+                    for (int j = 0; j < 4; j++)
+                        if (i0 + i < (int)len)
+                            a.out[(uint64_t)(first + i0 + i) * a.out_width + head * STATE_DIM + column0 + j0 + 16 * j] = o[i][j];
+                __syncthreads();
+                load_chunk(s.tile, mixed + (l.key_heads + key_head) * STATE_DIM, channels, len);
+                const float last = s.c[len - 1];
+                for (int i = t; i < CHUNK * SCAN_COLUMNS; i += THREADS)
+                    s.d[i / SCAN_COLUMNS * SQUARE_STRIDE + i % SCAN_COLUMNS] *= expf(last - s.c[min((uint32_t)(i / SCAN_COLUMNS), len - 1)]);
+                __syncthreads();
+                // Columns warp + 16 n, keys 4 lane .. 4 lane + 3.
+                float sum[4][4];
+                const float decay = expf(last);
+#pragma unroll
+                for (int c = 0; c < 4; c++) {
+                    const float4 old = load4(s.state + (warp_id() + 16 * c) * CHUNK_STRIDE + 4 * lane_id());
+                    sum[c][0] = decay * old.x;
+                    sum[c][1] = decay * old.y;
+                    sum[c][2] = decay * old.z;
+                    sum[c][3] = decay * old.w;
+                }
+                for (uint32_t m = 0; m < len; m++) {
+                    const float4 k = load4(s.tile + m * CHUNK_STRIDE + 4 * lane_id());
+#pragma unroll
+                    for (int c = 0; c < 4; c++) {
+                        const float d = s.d[m * SQUARE_STRIDE + warp_id() + 16 * c];
+                        sum[c][0] = fmaf(k.x, d, sum[c][0]);
+                        sum[c][1] = fmaf(k.y, d, sum[c][1]);
+                        sum[c][2] = fmaf(k.z, d, sum[c][2]);
+                        sum[c][3] = fmaf(k.w, d, sum[c][3]);
+                    }
+                }
+#pragma unroll
+                for (int c = 0; c < 4; c++)
+                    store4(s.state + (warp_id() + 16 * c) * CHUNK_STRIDE + 4 * lane_id(), sum[c][0], sum[c][1], sum[c][2], sum[c][3]);
+                __syncthreads();
+            }
+            for (int i = t; i < SCAN_COLUMNS * STATE_DIM; i += THREADS) memory[i] = s.state[i / STATE_DIM * CHUNK_STRIDE + i % STATE_DIM];
+            __syncthreads();
+        }
+        base += l.value_heads * HALVES;
+        chunk_base += chunks.count * l.value_heads;
+    }
+}
+
+// One warp for each (row, value head), then one for each (segment, 128 channels). Afterwards nothing of the segments' slots
+// is pending in this layer: the history begins at row 0. `pending` is cleared after the last layer.
+__device__ void op_deltanet_finish(const DeltaArgs& a, char*, int, int block, int blocks) {
+    const DeltaLayout& l = a.layout;
+    const uint32_t rows = a.table.header().rows, segments = a.table.header().segments;
+    for (uint32_t item = block * WARPS + warp_id(); item < rows * l.value_heads; item += blocks * WARPS) {
+        const uint32_t row = item / l.value_heads, head = item % l.value_heads;
+        if (a.table.segments()[a.table.rows()[row].segment].kind != SEGMENT_PROMPT) continue;
+        gated_norm(a, load4(a.out + (uint64_t)row * a.out_width + head * STATE_DIM + 4 * lane_id()), row, head);
+    }
+    const uint32_t channels = l.channels(), heads = channels / STATE_DIM;
+    for (uint32_t item = block * WARPS + warp_id(); item < segments * heads; item += blocks * WARPS) {
+        const Segment& segment = a.table.segments()[item / heads];
+        if (segment.kind != SEGMENT_PROMPT) continue;
+        const uint32_t channel = item % heads * STATE_DIM + 4 * lane_id();
+        float* inputs = slot_state(a, segment.slot) + l.inputs() + channel;
+        const uint32_t pending = a.slots[segment.slot].pending;
+        float4 x[TAPS - 1];
+#pragma unroll
+        for (int t = 0; t < TAPS - 1; t++) {
+            const int from = (int)segment.rows + t - (TAPS - 1);
+            x[t] = from >= 0 ? load4(a.qkv + (uint64_t)(segment.first_row + from) * a.qkv_width + channel)
+                             : load4(inputs + (uint64_t)(pending + TAPS - 1 + from) * channels);
+        }
+#pragma unroll
+        for (int t = 0; t < TAPS - 1; t++) *reinterpret_cast<float4*>(inputs + (uint64_t)t * channels) = x[t];
+    }
+}
+
+}  // namespace openjet

@@ -1,0 +1,320 @@
+// op_sample_pick: a row's distribution, the verdict on its draft and its token. See sample.cuh.
+#pragma once
+#include "sample.cuh"
+
+namespace openjet {
+
+struct PickShared {
+    float logits[ROW_LIST];
+    uint32_t tokens[ROW_LIST];
+    uint64_t mass[MAX_SLICES];
+    uint64_t scratch[WARPS];
+    uint32_t chosen;
+};
+
+// Tokens in ascending order with their adjusted logits: a list in shared memory, or a whole row.
+struct TokenList {
+    const float* logits;
+    const uint32_t* tokens;
+    uint32_t count;
+    __device__ uint32_t token(uint32_t i) const { return tokens[i]; }
+};
+struct TokenRow {
+    const float* logits;
+    uint32_t count;
+    __device__ uint32_t token(uint32_t i) const { return i; }
+};
+
+// Sum of f(logit, token) over a source, in every thread.
+template <class Source, class F> __device__ __forceinline__ uint64_t sum_over(const Source& source, uint64_t* scratch, F f) {
+    uint64_t sum = 0;
+    for (uint32_t i = threadIdx.x; i < source.count; i += THREADS) sum += f(source.logits[i], source.token(i));
+    return block_sum_u64(sum, scratch);
+}
+
+// Largest number whose `reaches` is true; it is true for 0 and, once false, stays so.
+template <class F> __device__ __forceinline__ uint32_t last_true(F reaches) {
+    uint32_t n = 0;
+    for (int bit = 31; bit >= 0; bit--)
+        if (reaches(n | 1u << bit)) n |= 1u << bit;
+    return n;
+}
+
+// floor(u total / 2^24).
+__device__ __forceinline__ uint64_t fraction_of(uint64_t total, uint32_t u) {
+    return (total >> 24) * u + ((total & 0xffffffu) * u >> 24);
+}
+
+// The weight that top-p asks for, of the weight of all tokens that compete. At least one token is kept, also for 0.
+__device__ __forceinline__ uint64_t nucleus(const Segment& segment, uint64_t whole) {
+    const uint64_t wanted = fraction_of(whole, (uint32_t)__fmul_rn(segment.top_p, 16777216.0f));
+    return wanted > 0 ? wanted : 1;
+}
+
+// Sets `threshold`, `limit`, `least` and `inverse` of `d`. `whole` is the weight of the row where all tokens compete.
+template <class Source>
+__device__ void filter(Distribution& d, const Segment& segment, const Source& source, uint64_t whole, uint32_t vocab, uint64_t* scratch) {
+    d.threshold = LOWEST_ORDER + 1;
+    d.limit = 0xffffffffu;
+    // The n-th of the tokens of order `threshold`, in ascending order, is the last one that is kept.
+    const auto limit_ties = [&](uint64_t n, uint32_t limit_before) {
+        const uint32_t threshold = d.threshold;
+        const auto ties_up_to = [&](uint32_t last) {
+            return sum_over(source, scratch, [&](float logit, uint32_t token) {
+                return (uint64_t)(order_of(logit) == threshold && token <= last && token <= limit_before);
+            });
+        };
+        if (ties_up_to(0xffffffffu) <= n) {
+            d.limit = limit_before;
+            return;
+        }
+        // The first token up to which there are n: one more than the last up to which there are fewer.
+        d.limit = ties_up_to(0) >= n ? 0 : 1 + last_true([&](uint32_t last) { return ties_up_to(last) < n; });
+    };
+    if (segment.top_k > 0 && segment.top_k < vocab) {
+        const auto at_least = [&](uint32_t order) {
+            return sum_over(source, scratch, [&](float logit, uint32_t) { return (uint64_t)(order_of(logit) >= order); });
+        };
+        const uint64_t k = segment.top_k;
+        const uint32_t threshold = last_true([&](uint32_t order) { return at_least(order) >= k; });
+        if (threshold > LOWEST_ORDER) {
+            d.threshold = threshold;
+            limit_ties(k - at_least(threshold + 1), 0xffffffffu);
+        }
+        const Distribution kept = d;
+        whole = sum_over(source, scratch, [&](float logit, uint32_t token) {
+            const uint32_t order = order_of(logit);
+            const bool in = order > kept.threshold || (order == kept.threshold && token <= kept.limit);
+            return in ? weight_of(logit, kept.max, kept.temperature) : 0;
+        });
+    }
+    if (segment.top_p < 1.0f) {
+        const Distribution kept = d;
+        const uint64_t wanted = nucleus(segment, whole);
+        const auto heavier = [&](uint32_t order) {
+            return sum_over(source, scratch, [&](float logit, uint32_t token) {
+                const uint32_t o = order_of(logit);
+                const bool in = o > kept.threshold || (o == kept.threshold && token <= kept.limit);
+                return in && o >= order ? weight_of(logit, kept.max, kept.temperature) : 0;
+            });
+        };
+        const uint32_t threshold = last_true([&](uint32_t order) { return heavier(order) >= wanted; });
+        if (threshold >= kept.threshold) {
+            const uint64_t above = heavier(threshold + 1), with = heavier(threshold);
+            const uint64_t ties = sum_over(source, scratch, [&](float logit, uint32_t token) {
+                const uint32_t o = order_of(logit);
+                return (uint64_t)(o == threshold && (o > kept.threshold || token <= kept.limit));
+            });
+            // All ties weigh the same.
+            const uint64_t each = (with - above) / ties;
+            d.threshold = threshold;
+            limit_ties((wanted - above + each - 1) / each, threshold == kept.threshold ? kept.limit : 0xffffffffu);
+        }
+    }
+    d.least = (uint64_t)ceilf(__fmul_rn(segment.min_p, WEIGHT_UNIT));
+    const Distribution kept = d;
+    const uint64_t total = sum_over(source, scratch, [&](float logit, uint32_t token) {
+        const uint32_t order = order_of(logit);
+        const bool in = order > kept.threshold || (order == kept.threshold && token <= kept.limit);
+        const uint64_t weight = weight_of(logit, kept.max, kept.temperature);
+        return in && weight >= kept.least ? weight : 0;
+    });
+    d.inverse = __fdiv_rn(WEIGHT_UNIT, (float)total);
+}
+
+// What a token is drawn from: p, or after a rejection p - q where that is positive.
+struct Mass {
+    Distribution p;
+    Distribution q;
+    // Adjusted logits behind q; null where p itself is drawn from, or q is certain.
+    const float* q_logits;
+    bool residual;
+
+    __device__ uint64_t operator()(float logit, uint32_t token) const {
+        const uint64_t mine = (uint64_t)__fmul_rn(probability(p, logit, token), PROBABILITY_UNIT);
+        if (!residual || mine == 0) return mine;
+        const uint64_t other = (uint64_t)__fmul_rn(probability(q, q_logits ? q_logits[token] : 0.0f, token), PROBABILITY_UNIT);
+        return mine > other ? mine - other : 0;
+    }
+};
+
+// The first token of the list up to which the masses exceed `target`; the list has more than that. In every thread.
+__device__ __forceinline__ uint32_t draw_from(PickShared& s, const TokenList& list, const Mass& mass, uint64_t target) {
+    constexpr uint32_t EACH = ROW_LIST / THREADS;
+    uint64_t mine[EACH], sum = 0, total;
+#pragma unroll
+    for (uint32_t i = 0; i < EACH; i++) {
+        const uint32_t at = threadIdx.x * EACH + i;
+        mine[i] = at < list.count ? mass(list.logits[at], list.tokens[at]) : 0;
+        sum += mine[i];
+    }
+    uint64_t before = block_scan(sum, s.scratch, total);
+#pragma unroll
+    for (uint32_t i = 0; i < EACH; i++) {
+        if (before <= target && target < before + mine[i]) s.chosen = list.tokens[threadIdx.x * EACH + i];
+        before += mine[i];
+    }
+    __syncthreads();
+    return s.chosen;
+}
+
+__device__ uint32_t draw(PickShared& s, const TokenList& list, Mass mass, uint32_t u) {
+    uint64_t total = sum_over(list, s.scratch, mass);
+    // p and q are equal but for rounding.
+    if (total == 0) mass.residual = false, total = sum_over(list, s.scratch, mass);
+    return draw_from(s, list, mass, fraction_of(total, u));
+}
+
+__device__ uint32_t draw(PickShared& s, const TokenRow& row, Mass mass, uint32_t u) {
+    const uint32_t count = (row.count + SLICE - 1) / SLICE;
+    uint64_t total = 0;
+    for (int attempt = 0; attempt < 2 && total == 0; attempt++) {
+        if (attempt == 1) mass.residual = false;
+        __syncthreads();
+        for (uint32_t slice = warp_id(); slice < count; slice += WARPS) {
+            uint64_t sum = 0;
+            for (uint32_t token = slice * SLICE + lane_id(); token < min((slice + 1) * SLICE, row.count); token += 32)
+                sum += mass(row.logits[token], token);
+#pragma unroll
+            for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, o);
+            if (lane_id() == 0) s.mass[slice] = sum;
+        }
+        __syncthreads();
+        for (uint32_t slice = 0; slice < count; slice++) total += s.mass[slice];
+    }
+    uint64_t target = fraction_of(total, u);
+    uint32_t slice = 0;
+    while (slice + 1 < count && target >= s.mass[slice]) target -= s.mass[slice++];
+    const uint32_t begin = slice * SLICE, n = min(row.count - begin, SLICE);
+    for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
+        s.logits[i] = row.logits[begin + i];
+        s.tokens[i] = begin + i;
+    }
+    __syncthreads();
+    return draw_from(s, TokenList{s.logits, s.tokens, n}, mass, target);
+}
+
+// Copies the slices' lists into shared memory. False where they don't hold all that the filters may keep.
+__device__ bool gather(PickShared& s, const SampleArgs& a, uint32_t r, const Segment& segment, float max, uint64_t whole, uint32_t& n) {
+    const uint32_t count = slices(a);
+    const SliceStats* stats = a.stats + (uint64_t)r * count;
+    n = 0;
+    bool fits = true;
+    for (uint32_t slice = 0; slice < count; slice++) {
+        fits = fits && stats[slice].listed <= SLICE_LIST;
+        n += stats[slice].listed;
+    }
+    if (!fits || n > ROW_LIST) return false;
+    __syncthreads();
+    uint32_t at = 0;
+    for (uint32_t slice = 0; slice < count; slice++) {
+        const Candidate* from = a.candidates + ((uint64_t)r * count + slice) * SLICE_LIST;
+        for (uint32_t i = threadIdx.x; i < stats[slice].listed; i += THREADS) {
+            s.logits[at + i] = from[i].logit;
+            s.tokens[at + i] = from[i].token;
+        }
+        at += stats[slice].listed;
+    }
+    __syncthreads();
+    if (segment.top_k > 0 && segment.top_k < a.vocab) return segment.top_k <= n;
+    // e^-LIST_RANGE is 1.1e-7: the lightest token that min-p keeps is listed.
+    if (segment.top_p >= 1.0f) return segment.min_p >= 2e-7f;
+    const uint64_t listed = sum_over(TokenList{s.logits, s.tokens, n}, s.scratch,
+                                     [&](float logit, uint32_t) { return weight_of(logit, max, segment.temperature); });
+    return listed >= nucleus(segment, whole);
+}
+
+// Chooses a row's token from source, and decides on the draft behind it: `draft` is NO_DRAFT where there is none.
+template <class Source>
+__device__ void choose(RowPick& pick, Mass& mass, PickShared& s, const Source& source, const Segment& segment, uint64_t whole,
+                       uint32_t vocab, const float* adjusted, uint32_t draft, uint32_t position, uint32_t purpose) {
+    filter(mass.p, segment, source, whole, vocab, s.scratch);
+    if (draft != NO_DRAFT) {
+        const double u = uniform24(segment.seed, position, PURPOSE_ACCEPT) * (1.0 / 16777216.0);
+        const float q = probability(mass.q, mass.q_logits ? mass.q_logits[draft] : 0.0f, draft);
+        pick.accept = u * q < (double)probability(mass.p, adjusted[draft], draft);
+        mass.residual = true;
+    }
+    pick.token = draw(s, source, mass, uniform24(segment.seed, position, purpose));
+}
+
+// What the draft head's row does next: it goes on from its proposal unless that ends the text or was the last one asked for.
+__device__ __forceinline__ void propose(const SampleArgs& a, uint32_t r, const Segment& segment, const RowPick& pick) {
+    Row& row = a.rows[r];
+    SegmentResult& result = a.result->segment[row.segment];
+    if (pick.flags) {
+        row.kind = ROW_IDLE;
+        return;
+    }
+    result.draft[a.draft] = pick.token;
+    result.drafts = a.draft + 1;
+    a.slots[segment.slot].drafts = a.draft + 1;
+    bool over = a.draft + 1 >= min(segment.draft_depth, a.draft_max);
+    for (uint32_t i = 0; i < segment.ends; i++) over |= a.table.at(segment.end_offset)[i] == pick.token;
+    if (over) row.kind = ROW_IDLE;
+    row.token = pick.token;
+    row.position += 1;
+}
+
+// One block for each row.
+__device__ void op_sample_pick(const SampleArgs& a, char* smem, int, int block, int blocks) {
+    PickShared& s = *reinterpret_cast<PickShared*>(smem);
+    const uint32_t count = slices(a);
+    for (uint32_t r = block; r < row_count(a); r += blocks) {
+        const Row row = a.rows[r];
+        if (!samples(a, row)) continue;
+        const Segment& segment = a.table.segments()[row.segment];
+        const SliceStats* stats = a.stats + (uint64_t)r * count;
+        uint64_t whole = 0;
+        bool bad = false;
+        for (uint32_t i = lane_id(); i < count; i += 32) {
+            bad |= stats[i].not_finite != 0;
+            whole += stats[i].weight;
+        }
+#pragma unroll
+        for (int o = 16; o; o >>= 1) whole += __shfl_xor_sync(0xffffffffu, whole, o);
+        RowPick pick = {};
+        Mass mass = {};
+        mass.p.temperature = segment.temperature;
+        row_best(a, r, mass.p.max, mass.p.token);
+        if (__any_sync(0xffffffffu, bad)) pick.flags = FLAG_NOT_FINITE;
+        else if (!(mass.p.max > -INFINITY)) pick.flags = FLAG_NOTHING_ALLOWED;
+        uint32_t draft = NO_DRAFT;
+        if (a.draft == NO_DRAFT) {
+            const uint32_t j = r - segment.first_row;
+            if (j + 1 < segment.rows) {
+                draft = a.rows[r + 1].token;
+                const uint64_t proposal = (uint64_t)segment.slot * a.draft_max + j;
+                mass.q.token = draft;
+                if (segment.kind == SEGMENT_DECODE_HEAD && j < a.slots[segment.slot].drafts) {
+                    mass.q = a.proposals[proposal];
+                    mass.q_logits = a.proposed + proposal * a.vocab;
+                }
+            }
+        }
+        if (pick.flags) {
+        } else if (segment.temperature == 0.0f) {
+            pick.token = mass.p.token;
+            pick.accept = draft == mass.p.token;
+        } else {
+            const float* adjusted = adjusted_row(a, r, segment);
+            const uint32_t purpose = a.draft == NO_DRAFT ? PURPOSE_SAMPLE : PURPOSE_DRAFT, position = row.position + 1;
+            uint32_t n;
+            if (gather(s, a, r, segment, mass.p.max, whole, n))
+                choose(pick, mass, s, TokenList{s.logits, s.tokens, n}, segment, whole, a.vocab, adjusted, draft, position, purpose);
+            else
+                choose(pick, mass, s, TokenRow{adjusted, a.vocab}, segment, whole, a.vocab, adjusted, draft, position, purpose);
+        }
+        if (threadIdx.x == 0) {
+            if (a.draft == NO_DRAFT) {
+                a.picks[r] = pick;
+            } else {
+                a.proposals[(uint64_t)segment.slot * a.draft_max + a.draft] = mass.p;
+                propose(a, r, segment, pick);
+            }
+        }
+        __syncthreads();
+    }
+}
+
+}  // namespace openjet

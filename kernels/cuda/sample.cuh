@@ -1,0 +1,402 @@
+// From logits to tokens: what engine/src/sampling says, over rows and slices of the vocabulary.
+//
+// op_sample_adjust    for each (row, slice): penalties, bias and mask; the slice's maximum
+// op_sample_weigh     for each (row, slice), where a token is drawn: the slice's weight and its likely tokens
+// op_sample_pick      for each row: filters, accept test for the draft behind it, the token chosen instead (pick.cuh)
+// op_sample_accept    for each segment: how many drafts stand, and what comes next (accept.cuh)
+// op_sample_logprobs  for each row that was used: log probabilities (accept.cuh)
+//
+// Sums of weights are whole numbers (fixed point), so that their order doesn't matter. Rows of one segment are worked on at
+// the same time: each assumes that the drafts before it are accepted, and its result is used only if they are.
+#pragma once
+#include "random.cuh"
+#include "slot.cuh"
+#include "warp.cuh"
+
+namespace openjet {
+
+// Tokens of a slice: 8 a thread.
+constexpr uint32_t SLICE = 8 * THREADS;
+constexpr uint32_t MAX_SLICES = 128;
+// Likely tokens that are listed of a slice, and of a row.
+constexpr uint32_t SLICE_LIST = 256;
+constexpr uint32_t ROW_LIST = SLICE;
+// Tokens within this much of the best logit (divided by the temperature) are listed.
+constexpr float LIST_RANGE = 16.0f;
+// Weights are counted in units of 2^-40, probabilities in units of 2^-50.
+constexpr float WEIGHT_UNIT = 1099511627776.0f;
+constexpr float PROBABILITY_UNIT = 1125899906842624.0f;
+
+enum RowFlag : uint32_t { FLAG_NOT_FINITE = 1, FLAG_NOTHING_ALLOWED = 2 };
+
+struct SliceStats {
+    // Of the adjusted logits; the lowest id among equals.
+    float max;
+    uint32_t best;
+    // Of the logits as they came: maximum, its lowest id, and the sum of e^(logit - maximum).
+    float raw_max;
+    uint32_t raw_best;
+    float raw_sum;
+    uint32_t not_finite;
+    uint32_t listed;
+    uint32_t reserved;
+    uint64_t weight;
+};
+static_assert(sizeof(SliceStats) == 40);
+
+struct Candidate {
+    float logit;
+    uint32_t token;
+};
+
+// A distribution over adjusted logits: which tokens are kept, and what scales them.
+struct Distribution {
+    // 0: all weight is on `token`.
+    float temperature;
+    uint32_t token;
+    float max;
+    // 1 / sum of the kept weights.
+    float inverse;
+    // Kept: order above `threshold`, or equal to it and the token at most `limit`; and weight at least `least`.
+    uint32_t threshold;
+    uint32_t limit;
+    uint64_t least;
+};
+static_assert(sizeof(Distribution) == 32);
+
+struct RowPick {
+    // The draft that follows the row stands.
+    uint32_t accept;
+    // What is chosen if it doesn't, or if there is none.
+    uint32_t token;
+    uint32_t flags;
+    uint32_t reserved;
+};
+
+struct SampleArgs {
+    Table table;
+    // Rows of this pass: those of the table, or the draft head's (row s belongs to segment s then).
+    Row* rows;
+    // Rows x vocabulary.
+    const float* logits;
+    // Adjusted logits, rows x vocabulary. The draft head's go to `proposed`.
+    float* adjusted;
+    // Rows x slices.
+    SliceStats* stats;
+    // Rows x slices x SLICE_LIST.
+    Candidate* candidates;
+    RowPick* picks;
+    // What drafts were drawn from: slots x draft_max.
+    Distribution* proposals;
+    // Slots x draft_max x vocabulary.
+    float* proposed;
+    SlotState* slots;
+    StepResult* result;
+    // Trunk hidden states after the output norm, rows x hidden; the state of each slot that the next cell of the draft head
+    // starts from, slots x hidden; and where the draft head finds it, segments x hidden.
+    const float* hidden;
+    float* pending_hidden;
+    float* draft_hidden;
+    // The draft head's rows, written by op_sample_accept.
+    Row* draft_rows;
+    uint32_t vocab;
+    // NO_DRAFT, or which draft the rows propose.
+    uint32_t draft;
+    uint32_t draft_max;
+    uint32_t hidden_width;
+};
+static_assert(sizeof(SampleArgs) == 136);
+constexpr uint32_t NO_DRAFT = 0xffffffffu;
+
+__device__ __forceinline__ uint32_t row_count(const SampleArgs& a) {
+    return a.draft == NO_DRAFT ? a.table.header().rows : a.table.header().segments;
+}
+
+__device__ __forceinline__ uint32_t slices(const SampleArgs& a) { return (a.vocab + SLICE - 1) / SLICE; }
+
+__device__ __forceinline__ bool samples(const SampleArgs& a, const Row& row) {
+    return (row.kind == ROW_DECODE || row.kind == ROW_PROMPT_LAST || row.kind == ROW_DRAFT) && a.table.segments()[row.segment].samples;
+}
+
+// Where a row's adjusted logits are.
+__device__ __forceinline__ float* adjusted_row(const SampleArgs& a, uint32_t r, const Segment& segment) {
+    if (a.draft == NO_DRAFT) return a.adjusted + (uint64_t)r * a.vocab;
+    return a.proposed + ((uint64_t)segment.slot * a.draft_max + a.draft) * a.vocab;
+}
+
+// The tokens that this step adds to a segment's output before what a row chooses.
+struct Added {
+    const Row* drafts;
+    const SegmentResult* result;
+    uint32_t accepted;
+    uint32_t count;
+
+    __device__ Added(const SampleArgs& a, uint32_t r, const Row& row, const Segment& segment) {
+        drafts = a.table.rows() + segment.first_row + 1;
+        result = &a.result->segment[row.segment];
+        accepted = a.draft == NO_DRAFT ? r - segment.first_row : result->accepted;
+        count = a.draft == NO_DRAFT ? accepted : accepted + 1 + a.draft;
+    }
+    __device__ uint32_t operator[](uint32_t i) const {
+        return i < accepted ? drafts[i].token : i == accepted ? result->token : result->draft[i - accepted - 1];
+    }
+    __device__ uint32_t times(uint32_t token) const {
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < count; i++) n += (*this)[i] == token;
+        return n;
+    }
+};
+
+// First of `n` pairs, ascending by their first word, whose token is not below `token`.
+__device__ __forceinline__ uint32_t first_pair(const uint32_t* pairs, uint32_t n, uint32_t token) {
+    uint32_t low = 0;
+    while (n > 0) {
+        const uint32_t step = n / 2;
+        if (pairs[2 * (low + step)] < token) {
+            low += step + 1;
+            n -= step + 1;
+        } else {
+            n = step;
+        }
+    }
+    return low;
+}
+
+__device__ __forceinline__ float penalise(const Segment& s, float logit, uint32_t times) {
+    if (s.repetition_penalty != 1.0f) logit = logit > 0.0f ? __fdiv_rn(logit, s.repetition_penalty) : __fmul_rn(logit, s.repetition_penalty);
+    if (times > 0 && (s.frequency_penalty != 0.0f || s.presence_penalty != 0.0f))
+        logit = __fsub_rn(logit, __fadd_rn(__fmul_rn(s.frequency_penalty, (float)times), s.presence_penalty));
+    return logit;
+}
+
+__device__ __forceinline__ bool better(float a, uint32_t a_token, float b, uint32_t b_token) {
+    return a > b || (a == b && a_token < b_token);
+}
+
+// The best of all threads' (value, token) in every thread.
+__device__ __forceinline__ void block_best(float& value, uint32_t& token, float* values, uint32_t* tokens) {
+#pragma unroll
+    for (int o = 16; o; o >>= 1) {
+        const float v = __shfl_xor_sync(0xffffffffu, value, o);
+        const uint32_t t = __shfl_xor_sync(0xffffffffu, token, o);
+        if (better(v, t, value, token)) {
+            value = v;
+            token = t;
+        }
+    }
+    __syncthreads();
+    if (lane_id() == 0) {
+        values[warp_id()] = value;
+        tokens[warp_id()] = token;
+    }
+    __syncthreads();
+    value = values[0];
+    token = tokens[0];
+#pragma unroll
+    for (int w = 1; w < WARPS; w++)
+        if (better(values[w], tokens[w], value, token)) {
+            value = values[w];
+            token = tokens[w];
+        }
+}
+
+struct AdjustShared {
+    float logits[SLICE];
+    float values[WARPS];
+    uint32_t tokens[WARPS];
+};
+
+// One block for each (row, slice).
+__device__ void op_sample_adjust(const SampleArgs& a, char* smem, int, int block, int blocks) {
+    AdjustShared& s = *reinterpret_cast<AdjustShared*>(smem);
+    const uint32_t count = slices(a), t = threadIdx.x;
+    for (uint32_t item = block; item < row_count(a) * count; item += blocks) {
+        const uint32_t r = item / count, begin = item % count * SLICE, end = min(begin + SLICE, a.vocab);
+        const Row row = a.rows[r];
+        if (!samples(a, row)) continue;
+        const Segment& segment = a.table.segments()[row.segment];
+        const float* logits = a.logits + (uint64_t)r * a.vocab;
+        SliceStats stats = {};
+        float raw[8];
+        stats.raw_max = -INFINITY;
+        stats.raw_best = 0xffffffffu;
+        int bad = 0;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const uint32_t token = begin + t + i * THREADS;
+            raw[i] = token < end ? logits[token] : -INFINITY;
+            if (token < end && !(fabsf(raw[i]) < INFINITY)) bad = 1;
+            if (better(raw[i], token, stats.raw_max, stats.raw_best)) {
+                stats.raw_max = raw[i];
+                stats.raw_best = token;
+            }
+            s.logits[t + i * THREADS] = raw[i];
+        }
+        stats.not_finite = (uint32_t)__syncthreads_or(bad);
+        const bool repetition = segment.repetition_penalty != 1.0f;
+        if (repetition || segment.frequency_penalty != 0.0f || segment.presence_penalty != 0.0f) {
+            const uint32_t* pairs = a.table.at(segment.penalty_offset);
+            const Added added(a, r, row, segment);
+            const uint32_t from = first_pair(pairs, segment.penalties, begin), to = first_pair(pairs, segment.penalties, end);
+            for (uint32_t i = from + t; i < to; i += THREADS) {
+                float& logit = s.logits[pairs[2 * i] - begin];
+                logit = penalise(segment, logit, pairs[2 * i + 1] + added.times(pairs[2 * i]));
+            }
+            for (uint32_t i = t; i < added.count; i += THREADS) {
+                const uint32_t token = added[i];
+                if (token < begin || token >= end) continue;
+                bool seen = false;
+                for (uint32_t k = 0; k < i; k++) seen |= added[k] == token;
+                const uint32_t p = first_pair(pairs, segment.penalties, token);
+                if (seen || (p < segment.penalties && pairs[2 * p] == token)) continue;
+                s.logits[token - begin] = penalise(segment, s.logits[token - begin], added.times(token));
+            }
+            __syncthreads();
+        }
+        if (segment.biases) {
+            const uint32_t* pairs = a.table.at(segment.bias_offset);
+            const uint32_t from = first_pair(pairs, segment.biases, begin), to = first_pair(pairs, segment.biases, end);
+            for (uint32_t i = from + t; i < to; i += THREADS) {
+                // The first of a token's pairs adds all of them.
+                if (i > from && pairs[2 * i - 2] == pairs[2 * i]) continue;
+                for (uint32_t k = i; k < to && pairs[2 * k] == pairs[2 * i]; k++)
+                    s.logits[pairs[2 * i] - begin] += __uint_as_float(pairs[2 * k + 1]);
+            }
+            __syncthreads();
+        }
+        const uint32_t mask = a.draft == NO_DRAFT && segment.mask_offset ? *a.table.at(segment.mask_offset + r - segment.first_row) : 0;
+        float* adjusted = adjusted_row(a, r, segment);
+        stats.max = -INFINITY;
+        stats.best = 0xffffffffu;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const uint32_t token = begin + t + i * THREADS;
+            if (token >= end) continue;
+            float logit = s.logits[t + i * THREADS];
+            if (mask && !(*a.table.at(mask + token / 32) >> (token % 32) & 1)) logit = -INFINITY;
+            adjusted[token] = logit;
+            if (better(logit, token, stats.max, stats.best)) {
+                stats.max = logit;
+                stats.best = token;
+            }
+        }
+        block_best(stats.max, stats.best, s.values, s.tokens);
+        if (segment.logprobs) {
+            block_best(stats.raw_max, stats.raw_best, s.values, s.tokens);
+            float sum = 0.0f;
+#pragma unroll
+            for (int i = 0; i < 8; i++) sum += expf(raw[i] - stats.raw_max);
+            __syncthreads();
+            stats.raw_sum = block_sum(sum, s.values);
+        }
+        if (t == 0) a.stats[item] = stats;
+        __syncthreads();
+    }
+}
+
+// Maximum of a row's adjusted logits and where it is.
+__device__ __forceinline__ void row_best(const SampleArgs& a, uint32_t r, float& max, uint32_t& token) {
+    const SliceStats* stats = a.stats + r * slices(a);
+    max = -INFINITY;
+    token = 0xffffffffu;
+    for (uint32_t i = lane_id(); i < slices(a); i += 32)
+        if (better(stats[i].max, stats[i].best, max, token)) {
+            max = stats[i].max;
+            token = stats[i].best;
+        }
+#pragma unroll
+    for (int o = 16; o; o >>= 1) {
+        const float v = __shfl_xor_sync(0xffffffffu, max, o);
+        const uint32_t t = __shfl_xor_sync(0xffffffffu, token, o);
+        if (better(v, t, max, token)) {
+            max = v;
+            token = t;
+        }
+    }
+}
+
+// Logarithm of a token's weight relative to the best one.
+__device__ __forceinline__ float exponent(float logit, float max, float temperature) { return __fdiv_rn(__fsub_rn(logit, max), temperature); }
+__device__ __forceinline__ uint64_t weight_of(float logit, float max, float temperature) {
+    return (uint64_t)__fmul_rn(expf(exponent(logit, max, temperature)), WEIGHT_UNIT);
+}
+
+// Exclusive sum over the threads of the block, in their order, and the sum of all.
+__device__ __forceinline__ uint64_t block_scan(uint64_t v, uint64_t* scratch, uint64_t& total) {
+    uint64_t sum = v;
+#pragma unroll
+    for (int o = 1; o < 32; o <<= 1) {
+        const uint64_t before = __shfl_up_sync(0xffffffffu, sum, o);
+        if (lane_id() >= o) sum += before;
+    }
+    __syncthreads();
+    if (lane_id() == 31) scratch[warp_id()] = sum;
+    __syncthreads();
+    uint64_t base = 0;
+    total = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+        if (w < warp_id()) base += scratch[w];
+        total += scratch[w];
+    }
+    return base + sum - v;
+}
+
+// One block for each (row, slice) of rows with a temperature. Lists keep the order of tokens.
+__device__ void op_sample_weigh(const SampleArgs& a, char* smem, int, int block, int blocks) {
+    uint64_t* scratch = reinterpret_cast<uint64_t*>(smem);
+    const uint32_t count = slices(a);
+    for (uint32_t item = block; item < row_count(a) * count; item += blocks) {
+        const uint32_t r = item / count, begin = item % count * SLICE, end = min(begin + SLICE, a.vocab);
+        const Row row = a.rows[r];
+        if (!samples(a, row)) continue;
+        const Segment& segment = a.table.segments()[row.segment];
+        if (segment.temperature == 0.0f) continue;
+        float max;
+        uint32_t best;
+        row_best(a, r, max, best);
+        if (!(max > -INFINITY)) continue;
+        const float* adjusted = adjusted_row(a, r, segment);
+        float logits[8];
+        uint64_t weight = 0, listed = 0, total;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const uint32_t token = begin + threadIdx.x * 8 + i;
+            logits[i] = token < end ? adjusted[token] : -INFINITY;
+            weight += weight_of(logits[i], max, segment.temperature);
+            listed += exponent(logits[i], max, segment.temperature) >= -LIST_RANGE;
+        }
+        weight = block_sum_u64(weight, scratch);
+        uint64_t place = block_scan(listed, scratch, total);
+        if (total <= SLICE_LIST) {
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                if (exponent(logits[i], max, segment.temperature) >= -LIST_RANGE)
+                    a.candidates[(uint64_t)item * SLICE_LIST + place++] = {logits[i], begin + threadIdx.x * 8 + i};
+        }
+        if (threadIdx.x == 0) {
+            a.stats[item].weight = weight;
+            a.stats[item].listed = (uint32_t)total;
+        }
+        __syncthreads();
+    }
+}
+
+// Larger for larger numbers; -0 and 0 are equal.
+__device__ __forceinline__ uint32_t order_of(float x) {
+    const uint32_t u = __float_as_uint(__fadd_rn(x, 0.0f));
+    return u & 0x80000000u ? ~u : u | 0x80000000u;
+}
+// Of -infinity: such tokens are never kept.
+constexpr uint32_t LOWEST_ORDER = 0x007fffffu;
+
+// Probability of a token with a given adjusted logit.
+__device__ __forceinline__ float probability(const Distribution& d, float logit, uint32_t token) {
+    if (d.temperature == 0.0f) return token == d.token ? 1.0f : 0.0f;
+    const uint32_t order = order_of(logit);
+    if (order < d.threshold || (order == d.threshold && token > d.limit)) return 0.0f;
+    if (weight_of(logit, d.max, d.temperature) < d.least) return 0.0f;
+    return __fmul_rn(expf(exponent(logit, d.max, d.temperature)), d.inverse);
+}
+
+}  // namespace openjet
