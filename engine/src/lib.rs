@@ -8,6 +8,7 @@ pub mod backend;
 pub mod drafts;
 pub mod engine;
 pub mod gguf;
+pub mod inspect;
 pub mod model;
 pub mod quant;
 pub mod request;

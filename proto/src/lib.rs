@@ -1,5 +1,6 @@
 //! Types that the daemon, its control tool and its page share. They hold facts only, as JSON carries them.
 
+pub mod control;
 pub mod socket;
 
 use serde::{Deserialize, Serialize};

@@ -68,17 +68,21 @@ impl TensorInfo {
         self.dims.iter().product()
     }
 
-    /// The shape without the ones that fill it up, for people.
+    /// The dimensions without the ones that fill them up.
     #[must_use]
-    pub fn shape(&self) -> String {
-        shape(&self.dims)
+    pub fn shape(&self) -> &[u64] {
+        used(&self.dims)
     }
 }
 
+fn used(dims: &[u64]) -> &[u64] {
+    &dims[..dims.iter().rposition(|&d| d != 1).map_or(1, |last| last + 1)]
+}
+
 /// A shape for people: `256 x 768`, ones at the end left out.
-pub(crate) fn shape(dims: &[u64]) -> String {
-    let used = dims.iter().rposition(|&d| d != 1).map_or(1, |last| last + 1);
-    dims.iter().take(used).map(u64::to_string).collect::<Vec<_>>().join(" x ")
+#[must_use]
+pub fn shape(dims: &[u64]) -> String {
+    used(dims).iter().map(u64::to_string).collect::<Vec<_>>().join(" x ")
 }
 
 /// A tensor's type: one that the engine computes with, or another that the format has.

@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use super::header::{ARCHITECTURE, Header};
-use super::problem::{ModelProblem, Problems};
+use super::problem::{ModelError, ModelProblem, Problems};
 use super::rope;
-use crate::gguf::GgufFile;
+use crate::gguf::{GgufFile, shape};
 
 /// Sizes and constants of a model, all from its file's header.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct ModelConfig {
     /// `general.name`, or the file's stem.
     pub name: String,
@@ -51,6 +51,15 @@ pub struct ModelConfig {
 }
 
 impl ModelConfig {
+    /// Reads and checks a file's sizes, without a look at its tensors but for the size of its vocabulary.
+    ///
+    /// # Errors
+    /// [`ModelError`] with every bad or missing key.
+    pub fn read(file: &GgufFile) -> Result<Self, ModelError> {
+        let mut problems = Problems::default();
+        read(file, &mut problems).ok_or_else(|| ModelError { file: file.name().to_owned(), problems: problems.0 })
+    }
+
     /// Channels of the convolution: queries, keys and values of a `DeltaNet` layer.
     #[must_use]
     pub fn conv_channels(&self) -> usize {
@@ -264,7 +273,7 @@ fn read_vocab(header: &mut Header<'_>) -> Option<usize> {
         header.problems.push(ModelProblem::Value { key: key.to_owned(), found, expected });
     }
     if vocab > u64::from(u32::MAX >> 1) {
-        let (tensor, found) = ("token_embd.weight".to_owned(), embedding.shape());
+        let (tensor, found) = ("token_embd.weight".to_owned(), shape(&embedding.dims));
         header.problems.push(ModelProblem::Shape { tensor, found, expected: "fewer than 2^31 rows".into() });
         return None;
     }

@@ -158,7 +158,7 @@ impl Loader<'_> {
             return None;
         };
         if tensor.dims != expected {
-            let (tensor, found, expected) = (name.to_owned(), tensor.shape(), shape(&expected));
+            let (tensor, found, expected) = (name.to_owned(), shape(&tensor.dims), shape(&expected));
             self.problems.push(ModelProblem::Shape { tensor, found, expected });
             return None;
         }

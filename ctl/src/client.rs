@@ -1,0 +1,103 @@
+//! HTTP and JSON over the daemon's control socket.
+
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::{Method, Request, Response, body::Incoming};
+use hyper_util::rt::TokioIo;
+use openjet_proto::control::ErrorReply;
+use openjet_proto::socket::default_control_socket;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+
+use crate::failure::Failure;
+
+/// The daemon answers from memory; only a change of agents waits, for running requests.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Far over what the daemon sends, so that something else behind the socket can't fill the memory.
+const MOST_BYTES: usize = 16 << 20;
+
+/// The daemon's end of the socket.
+pub(crate) struct Client {
+    socket: PathBuf,
+}
+
+impl Client {
+    /// For `socket`, or the place where the daemon listens without a setting.
+    pub(crate) fn new(socket: Option<PathBuf>) -> Self {
+        Self { socket: socket.unwrap_or_else(|| default_control_socket(rustix::process::geteuid().as_raw())) }
+    }
+
+    /// `GET path`.
+    pub(crate) fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        self.request(Method::GET, path, Bytes::new())
+    }
+
+    /// `PUT path` with a JSON body.
+    pub(crate) fn put<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
+        self.request(Method::PUT, path, serde_json::to_vec(body)?.into())
+    }
+
+    fn request<T: DeserializeOwned>(&self, method: Method, path: &str, body: Bytes) -> Result<T, Failure> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "openjet")
+            .header("content-type", "application/json")
+            .body(Full::new(body))?;
+        let exchange = async {
+            let stream = UnixStream::connect(&self.socket).await.map_err(|error| self.unreachable(&error))?;
+            let answer = exchange(stream, request).await;
+            answer.with_context(|| format!("the daemon at {} broke off", self.socket.display())).map_err(Failure::from)
+        };
+        let (status, body) = runtime.block_on(async {
+            tokio::time::timeout(PATIENCE, exchange).await.unwrap_or_else(|_| {
+                let (socket, patience) = (self.socket.display(), PATIENCE.as_secs());
+                Err(Failure::Unreachable(anyhow!("the daemon at {socket} did not answer within {patience} s")))
+            })
+        })?;
+        if !status.is_success() {
+            let refusal = match serde_json::from_slice::<ErrorReply>(&body) {
+                Ok(ErrorReply { error }) => anyhow!("{}; {}", error.message, error.hint),
+                Err(_) => anyhow!("the daemon answered {status} without saying why"),
+            };
+            return Err(Failure::Failed(refusal));
+        }
+        serde_json::from_slice(&body)
+            .context("the daemon's answer can't be read; use an openjetctl of the daemon's version")
+            .map_err(Failure::from)
+    }
+
+    fn unreachable(&self, error: &std::io::Error) -> Failure {
+        let socket = self.socket.display();
+        Failure::Unreachable(match error.kind() {
+            ErrorKind::NotFound | ErrorKind::ConnectionRefused => anyhow!(
+                "no daemon listens on {socket}; start it with `systemctl start openjet` or `openjetd`, or name its socket \
+                 with --socket"
+            ),
+            ErrorKind::PermissionDenied => anyhow!(
+                "no permission for {socket}; use sudo, or join its group with `sudo usermod -aG openjet $USER` and log in again"
+            ),
+            _ => anyhow!("can't connect to {socket}: {error}"),
+        })
+    }
+}
+
+/// One request and its whole answer.
+async fn exchange(stream: UnixStream, request: Request<Full<Bytes>>) -> anyhow::Result<(hyper::StatusCode, Bytes)> {
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let connection = tokio::spawn(connection);
+    let response: Response<Incoming> = sender.send_request(request).await?;
+    let status = response.status();
+    let body = Limited::new(response.into_body(), MOST_BYTES).collect().await;
+    let body = body.map_err(|error| anyhow!(error))?.to_bytes();
+    connection.abort();
+    Ok((status, body))
+}

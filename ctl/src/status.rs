@@ -1,0 +1,69 @@
+//! `openjetctl status`.
+
+use std::io::Write;
+
+use openjet_proto::control::DaemonStatus;
+use openjet_proto::{EngineStatus, Health};
+
+use crate::client::Client;
+use crate::failure::Failure;
+use crate::{agents, text};
+
+pub(crate) fn run(client: &Client, json: bool, out: &mut Vec<u8>) -> Result<(), Failure> {
+    let status: DaemonStatus = client.get("/v1/status")?;
+    if json {
+        serde_json::to_writer_pretty(&mut *out, &status)?;
+        writeln!(out)?;
+    } else {
+        out.write_all(describe(&status).as_bytes())?;
+    }
+    Ok(())
+}
+
+fn describe(status: &DaemonStatus) -> String {
+    let health = match &status.health {
+        Health::Loading { detail } => format!("loading: {detail}"),
+        Health::Ready => "ready".into(),
+        Health::Draining => "stopping when the running requests are done".into(),
+        Health::Failed { reason } => format!("failed: {reason}"),
+    };
+    let mut lines = vec![
+        format!("state     {health}"),
+        format!(
+            "daemon    openjetd {}, process {}, up {}, http://{}",
+            status.version,
+            status.pid,
+            text::duration(status.uptime_s),
+            status.listen
+        ),
+    ];
+    if let Some(model) = &status.model {
+        let file = model.file.as_deref().unwrap_or("shipped with openjetd");
+        lines.push(format!("model     {} ({file}, {})", model.name, text::bytes(model.bytes)));
+    }
+    let mut description = lines.join("\n") + "\n";
+    if let Some(engine) = &status.engine {
+        description += &describe_engine(engine);
+    }
+    description
+}
+
+fn describe_engine(engine: &EngineStatus) -> String {
+    let computed = engine.prompt_tokens_computed + engine.prompt_tokens_cached;
+    format!(
+        "backend   {}\n\
+         requests  {} finished, {} cancelled, {} waiting\n\
+         tokens    {} written; {} of prompts, {} of them not computed again\n\
+         pool      {} of {} pages free\n\n{}",
+        engine.backend,
+        engine.requests_finished,
+        engine.requests_cancelled,
+        engine.queued,
+        text::count(engine.tokens_generated),
+        text::count(computed),
+        text::count(engine.prompt_tokens_cached),
+        engine.pages_free,
+        engine.pages_total,
+        agents::describe(&engine.agents)
+    )
+}
