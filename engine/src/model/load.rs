@@ -48,8 +48,13 @@ impl Loader<'_> {
         let embedding = self.matrix("token_embd.weight", vocab, hidden);
         let output = self.own_or("output.weight", vocab, hidden, &embedding);
         let output_norm = self.vector("output_norm.weight", &[hidden]);
-        let blocks: Vec<_> =
-            config.recurrent.iter().enumerate().map(|(i, &recurrent)| self.block(i, recurrent, &config)).collect();
+        let mut blocks = Vec::new();
+        for (i, &recurrent) in config.recurrent.iter().enumerate() {
+            if self.problems.is_full() {
+                break;
+            }
+            blocks.push(self.block(i, recurrent, &config));
+        }
         let draft_head =
             config.has_draft_head.then(|| self.draft_head(&config, &embedding, &output, output_norm.clone()));
         for name in self.unused.iter().filter(|name| name.ends_with(".scale")) {

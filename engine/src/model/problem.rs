@@ -17,7 +17,8 @@ fn summary(problems: &[ModelProblem]) -> String {
         [] => "can't be run".into(),
         [only] => only.to_string(),
         [first, rest @ ..] => {
-            format!("{first} (and {} more problems; `openjetctl inspect` lists them)", rest.len())
+            let (n, s) = (rest.len(), if rest.len() == 1 { "" } else { "s" });
+            format!("{first} (and {n} more problem{s}; `openjetctl inspect` lists all)")
         }
     }
 }
@@ -59,8 +60,13 @@ pub(super) struct Problems(pub(super) Vec<ModelProblem>);
 impl Problems {
     const MOST: usize = 100;
 
+    /// No more are taken: it is of no use to look for them.
+    pub(super) fn is_full(&self) -> bool {
+        self.0.len() >= Self::MOST
+    }
+
     pub(super) fn push(&mut self, problem: ModelProblem) {
-        if self.0.len() < Self::MOST {
+        if !self.is_full() {
             self.0.push(problem);
         }
     }
