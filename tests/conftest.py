@@ -3,6 +3,7 @@
 OPENJETD names the program to test.
 """
 
+import json
 import os
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import openai
 import pytest
 
 START_LIMIT_S = 60
+STOP_LIMIT_S = 30
 
 
 def free_port():
@@ -22,41 +24,58 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def wait_until_ready(url, process):
-    end = time.monotonic() + START_LIMIT_S
-    while time.monotonic() < end:
-        assert process.poll() is None, f"openjetd ended with status {process.returncode} before it was ready"
-        try:
-            with urllib.request.urlopen(url + "/health", timeout=5) as answer:
-                if answer.status == 200:
-                    return
-        except (urllib.error.URLError, ConnectionError):
-            pass
-        time.sleep(0.05)
-    pytest.fail(f"openjetd was not ready after {START_LIMIT_S} s")
+class Daemon:
+    """A daemon that can be started, stopped and asked."""
+
+    def __init__(self, folder, *options):
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        address = ["--listen", f"127.0.0.1:{self.port}", "--control", str(folder / "control.sock")]
+        self.words = [os.environ["OPENJETD"], *address, "--backend", "cpu", *options]
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("OPENJET")}
+        self.process = None
+
+    def start(self):
+        self.process = subprocess.Popen(self.words, env=self.environment)
+        end = time.monotonic() + START_LIMIT_S
+        while time.monotonic() < end:
+            status = self.process.poll()
+            assert status is None, f"openjetd ended with status {status} before it was ready"
+            try:
+                with urllib.request.urlopen(self.url + "/health", timeout=5) as answer:
+                    if answer.status == 200:
+                        return self
+            except (urllib.error.URLError, ConnectionError):
+                pass
+            time.sleep(0.05)
+        pytest.fail(f"openjetd was not ready after {START_LIMIT_S} s")
+
+    def stop(self):
+        """Asks it to end, which it must do cleanly."""
+        self.process.terminate()
+        assert self.process.wait(timeout=STOP_LIMIT_S) == 0, "openjetd did not end cleanly"
+
+    def kill(self):
+        if self.process:
+            self.process.kill()
+            self.process.wait()
+
+    def get(self, path):
+        with urllib.request.urlopen(self.url + path, timeout=10) as answer:
+            return json.load(answer)
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory):
-    """The address of a daemon that runs for all tests and must end cleanly after them."""
-    folder = tmp_path_factory.mktemp("openjetd")
-    port = free_port()
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("OPENJET")} | {"XDG_RUNTIME_DIR": str(folder)}
-    process = subprocess.Popen(
-        [os.environ["OPENJETD"], "--listen", f"127.0.0.1:{port}", "--control", str(folder / "control.sock"), "--backend", "cpu"],
-        env=environment,
-    )
-    url = f"http://127.0.0.1:{port}"
+    """A daemon that runs for all tests and must end cleanly after them."""
+    daemon = Daemon(tmp_path_factory.mktemp("openjetd"))
     try:
-        wait_until_ready(url, process)
-        yield url
-        process.terminate()
-        assert process.wait(timeout=30) == 0, "openjetd did not end cleanly"
+        yield daemon.start()
+        daemon.stop()
     finally:
-        process.kill()
-        process.wait()
+        daemon.kill()
 
 
 @pytest.fixture
 def client(server):
-    return openai.OpenAI(base_url=server + "/v1", api_key="none", max_retries=0, timeout=60)
+    return openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=60)

@@ -36,9 +36,9 @@ pub(crate) fn AgentCard(feed: Feed, id: usize) -> impl IntoView {
                 <dt>"Prompt from cache"</dt>
                 <dd>{text(|agent| format::share(agent.cached_tokens as u64, agent.prompt_tokens as u64))}</dd>
                 <dt>"Drafts accepted"</dt>
-                <dd>{text(|agent| drafts(agent))}</dd>
+                <dd>{text(drafts)}</dd>
                 <dt>"by position"</dt>
-                <dd>{text(|agent| drafts_by_place(agent))}</dd>
+                <dd>{text(drafts_by_place)}</dd>
                 <dt>"Written"</dt>
                 <dd>{text(|agent| format::count(agent.generated_tokens as u64))}</dd>
                 <dt>"First token"</dt>

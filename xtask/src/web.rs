@@ -5,17 +5,13 @@ use anyhow::{Context, Result};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 /// Builds the page into `web/dist`; returns that folder.
 pub(crate) fn build() -> Result<PathBuf> {
-    let toolchain = setup::wasm::install()?;
     let web = env::root().join("web");
     let built = env::target().join("web");
-    let mut build = sh::cargo();
-    toolchain.apply(&mut build);
-    build.env("CARGO_TARGET_DIR", &built).current_dir(&web);
-    sh::capture(build.args(["build", "--release", "--locked", "--target", "wasm32-unknown-unknown"]))?;
+    sh::capture(&mut cargo("build")?)?;
 
     let fresh = built.join("dist");
     if fresh.exists() {
@@ -31,6 +27,15 @@ pub(crate) fn build() -> Result<PathBuf> {
     let dist = web.join("dist");
     replace(&fresh, &dist).with_context(|| format!("can't put the page into {}", dist.display()))?;
     Ok(dist)
+}
+
+/// A cargo command for the page's code.
+pub(crate) fn cargo(verb: &str) -> Result<Command> {
+    let mut cargo = sh::cargo();
+    setup::wasm::install()?.apply(&mut cargo);
+    cargo.env("CARGO_TARGET_DIR", env::target().join("web")).current_dir(env::root().join("web"));
+    cargo.args([verb, "--release", "--locked", "--target", "wasm32-unknown-unknown"]);
+    Ok(cargo)
 }
 
 /// Makes `to` hold the files of `from`. What is the same already keeps its times, or the daemon would be built anew.

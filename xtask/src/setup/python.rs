@@ -23,7 +23,7 @@ pub(crate) fn venv(name: &str, requirements: &str) -> Result<PathBuf> {
     if fs::read_to_string(&stamp).is_ok_and(|have| have == requirements) && bin.join("python").exists() {
         return Ok(bin);
     }
-    println!("Fetching {} from PyPI ...", requirements.split_whitespace().next().unwrap_or("packages"));
+    println!("Fetching {} packages from PyPI into .tools/{name} ...", requirements.lines().count());
     create(&folder)?;
     let list = folder.join("wanted.txt");
     fs::write(&list, requirements)?;
