@@ -1,6 +1,7 @@
 //! `cargo xtask test`: every test that this machine can run, part by part.
 
 mod counts;
+mod kernels;
 mod lints;
 mod page;
 mod python;
@@ -21,6 +22,9 @@ pub(crate) struct Args {
     /// Run these parts alone.
     #[arg(long, value_delimiter = ',', value_name = "PART")]
     only: Vec<String>,
+    /// Run the tests of the GPU alone; that there is none is then a failure.
+    #[arg(long, conflicts_with = "only")]
+    gpu: bool,
     /// Name the parts and stop.
     #[arg(long)]
     list: bool,
@@ -38,15 +42,20 @@ const PARTS: &[Part] = &[
     Part { name: "fmt", what: "the code is formatted", run: lints::fmt },
     Part { name: "deny", what: "licences and sources of the dependencies", run: lints::deny },
     Part { name: "page", what: "the page builds for wasm32, and its size", run: page::run },
+    Part { name: "kernels", what: "the device code compiles for every architecture", run: kernels::compile },
     Part { name: "clippy", what: "no lint complains", run: lints::clippy },
     Part { name: "rust", what: "Rust's unit and integration tests", run: rust::tests },
     Part { name: "doctest", what: "the examples in the documentation", run: rust::doctests },
     Part { name: "doc", what: "the documentation builds without a warning", run: lints::doc },
     Part { name: "fuzz", what: "the fuzz targets compile", run: rust::fuzz },
+    Part { name: GPU, what: "the CUDA backend on this machine's GPU", run: kernels::gpu },
     Part { name: "clients", what: "real clients against the real daemon", run: python::clients },
     Part { name: "systemd", what: "the service under a real systemd", run: python::systemd },
     Part { name: "browser", what: "the page in a real browser", run: python::browser },
 ];
+
+/// The one part that continuous integration may skip.
+const GPU: &str = "gpu";
 
 /// What came of a part that could run.
 enum Report {
@@ -116,8 +125,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let start = Instant::now();
     let mut sum = Counts::default();
-    for part in PARTS.iter().filter(|part| args.only.is_empty() || args.only.iter().any(|name| name == part.name)) {
-        sum += one(part)?;
+    let only = if args.gpu { vec![GPU.to_owned()] } else { args.only.clone() };
+    for part in PARTS.iter().filter(|part| only.is_empty() || only.iter().any(|name| name == part.name)) {
+        let may_skip = if part.name == GPU { !args.gpu } else { !env::in_ci() };
+        sum += one(part, may_skip)?;
     }
     println!("All parts together, in {}:", duration(start));
     println!("{} passed, {} failed, {} skipped", sum.passed, sum.failed, sum.skipped);
@@ -129,7 +140,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 /// Runs one part and prints its line.
-fn one(part: &Part) -> Result<Counts> {
+fn one(part: &Part, may_skip: bool) -> Result<Counts> {
     let start = Instant::now();
     println!("{}: {} ...", part.name, part.what);
     let log = Log::new(part.name)?;
@@ -149,8 +160,8 @@ fn one(part: &Part) -> Result<Counts> {
             Ok(counts)
         }
         // A machine that is to test everything can't pass for one that can't.
-        Ok(Report::Skipped(why)) if env::in_ci() => {
-            println!("  FAILED, {time}: must not be skipped where CI is set, but: {why}");
+        Ok(Report::Skipped(why)) if !may_skip => {
+            println!("  FAILED, {time}: it must run here, but: {why}");
             Ok(Counts { failed: 1, ..Counts::default() })
         }
         Ok(Report::Skipped(why)) => {
