@@ -1,0 +1,124 @@
+//! Compiles the device code to one fatbin, if nvcc is found; without it the crate is built without CUDA and says so.
+//!
+//! nvcc is looked for in `$OPENJET_NVCC`, `.tools/cuda` (where `cargo xtask kernels` puts it), `$CUDA_HOME` and `$PATH`.
+//! `$OPENJET_CUDA_ARCHS` restricts the architectures (`90a` or `80,86`) for quick builds. The registers, shared memory and
+//! spills of every kernel are written to `$OUT_DIR/kernels.txt`; a spill fails the build.
+
+use std::env;
+use std::error::Error;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const ARCHS: &str = "80,86,89,90a,100,120";
+
+fn main() -> Result<(), Box<dyn Error>> {
+    println!("cargo:rerun-if-changed=cuda");
+    for name in ["OPENJET_NVCC", "OPENJET_CUDA_ARCHS", "CUDA_HOME"] {
+        println!("cargo:rerun-if-env-changed={name}");
+    }
+    println!("cargo:rustc-check-cfg=cfg(has_fatbin)");
+    println!("cargo:rustc-check-cfg=cfg(has_host_device)");
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    if env::var_os("CARGO_FEATURE_HOST_DEVICE").is_some() && env::var("CARGO_CFG_TARGET_ARCH")? == "x86_64" {
+        build_host_device();
+    }
+    match find_nvcc()? {
+        Some(nvcc) => build_fatbin(&nvcc, &out),
+        None => {
+            println!("cargo:warning=no nvcc found: built without CUDA (run `cargo xtask kernels`, or set OPENJET_NVCC)");
+            Ok(())
+        }
+    }
+}
+
+/// The device code as C++, for tests on the CPU.
+fn build_host_device() {
+    cc::Build::new()
+        .cpp(true)
+        .std("c++17")
+        .define("OPENJET_HOST", None)
+        .include("cuda")
+        .file("cuda/host/fibre.cpp")
+        .file("cuda/host/module.cpp")
+        .flag("-mf16c")
+        .flag("-mfma")
+        .flag("-ffp-contract=off")
+        .flag("-Wno-unknown-pragmas")
+        .flag("-Wno-unused-parameter")
+        .flag("-Wno-unused-function")
+        .opt_level(2)
+        .compile("openjet_host_device");
+    println!("cargo:rustc-cfg=has_host_device");
+}
+
+fn find_nvcc() -> Result<Option<PathBuf>, Box<dyn Error>> {
+    if let Some(path) = env::var_os("OPENJET_NVCC") {
+        let path = PathBuf::from(path);
+        return if path.is_file() { Ok(Some(path)) } else { Err(format!("OPENJET_NVCC: no file {}", path.display()).into()) };
+    }
+    let tools = Path::new(&env::var("CARGO_MANIFEST_DIR")?).join("../.tools/cuda/lib");
+    let fetched = fs::read_dir(tools).into_iter().flatten().flatten();
+    let fetched = fetched.map(|python| python.path().join("site-packages/nvidia/cu13/bin/nvcc"));
+    let home = env::var_os("CUDA_HOME").map(|home| PathBuf::from(home).join("bin/nvcc"));
+    let path = env::var_os("PATH").unwrap_or_default();
+    let path = env::split_paths(&path).map(|folder| folder.join("nvcc")).collect::<Vec<_>>();
+    Ok(fetched.chain(home).chain(path).find(|nvcc| nvcc.is_file()))
+}
+
+fn build_fatbin(nvcc: &Path, out: &Path) -> Result<(), Box<dyn Error>> {
+    let archs = env::var("OPENJET_CUDA_ARCHS").unwrap_or_else(|_| ARCHS.into());
+    let fatbin = out.join("openjet.fatbin");
+    let mut command = Command::new(nvcc);
+    command.args(["-fatbin", "-O3", "-std=c++17", "-Xptxas", "-v", "--threads", "2", "-diag-suppress=177", "-o"]);
+    command.arg(&fatbin).arg("cuda/openjet.cu");
+    let mut lowest = u32::MAX;
+    for arch in archs.split(',').map(str::trim) {
+        command.arg("-gencode").arg(format!("arch=compute_{arch},code=sm_{arch}"));
+        lowest = lowest.min(arch.trim_end_matches(char::is_alphabetic).parse::<u32>()?);
+    }
+    // Cards that came after this list compile the oldest architecture's code at start. Code for 90a has no such form.
+    if archs.split(',').any(|arch| arch.trim() == lowest.to_string()) {
+        command.arg("-gencode").arg(format!("arch=compute_{lowest},code=compute_{lowest}"));
+    }
+    let done = command.output()?;
+    let log = String::from_utf8_lossy(&done.stderr);
+    if !done.status.success() {
+        return Err(format!("{} failed:\n{log}{}", nvcc.display(), String::from_utf8_lossy(&done.stdout)).into());
+    }
+    let report = report(&log);
+    fs::write(out.join("kernels.txt"), &report)?;
+    fs::write(out.join("nvcc.log"), log.as_bytes())?;
+    let spills = report.lines().filter(|line| !line.ends_with("0 spill bytes")).collect::<Vec<_>>();
+    if !spills.is_empty() && env::var_os("OPENJET_ALLOW_SPILLS").as_deref() != Some(OsStr::new("1")) {
+        return Err(format!("kernels spill registers:\n{}", spills.join("\n")).into());
+    }
+    println!("cargo:rustc-cfg=has_fatbin");
+    println!("cargo:rustc-env=OPENJET_CUDA_ARCHS_BUILT={archs}");
+    Ok(())
+}
+
+/// One line a kernel and architecture from ptxas's words: name, architecture, registers, shared bytes, spilled bytes.
+fn report(log: &str) -> String {
+    let mut lines = String::new();
+    let (mut name, mut spills) = (String::new(), 0u64);
+    for line in log.lines() {
+        if let Some(rest) = line.split("Compiling entry function '").nth(1) {
+            name = rest.replace("' for '", " ").trim_end_matches('\'').to_owned();
+        } else if let Some(rest) = line.split("Function properties for ").nth(1) {
+            spills = 0;
+            if name.is_empty() {
+                name = rest.to_owned();
+            }
+        } else if line.contains("bytes spill stores") {
+            let numbers = line.split(',').filter(|part| part.contains("spill"));
+            spills += numbers.filter_map(|part| part.split_whitespace().next()?.parse::<u64>().ok()).sum::<u64>();
+        } else if line.contains("Used ") && !name.is_empty() {
+            let used = line.split("Used ").nth(1).unwrap_or_default().split(',').next().unwrap_or_default();
+            lines += &format!("{name}: {used}, {spills} spill bytes\n");
+            name.clear();
+        }
+    }
+    lines
+}

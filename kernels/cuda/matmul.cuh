@@ -1,0 +1,342 @@
+// y = W x for 1 to 72 rows of activations, each weight read once.
+//
+// The inputs are cut into pieces of 512; a warp multiplies 16 outputs by one piece on the tensor cores and leaves the product in
+// shared memory; then the pieces of an output are added in their order. What a number is made of and in which order is thus a
+// function of the matrix alone: rows, row tiles, SMs and shared memory decide only who computes it and when. With `splits` the
+// pieces are cut into that many runs, each with an output of its own, which the reader adds in order.
+#pragma once
+#include "fragment.cuh"
+#include "tiles/dispatch.cuh"
+
+namespace openjet {
+
+constexpr int PIECE_TILES = 2;       // column tiles of a piece
+constexpr int MAX_ROW_TILES = 9;
+constexpr int MAX_JOBS = 4;
+
+// One matrix of a group that shares its input.
+struct MatmulJob {
+    const char* weights;
+    float* y;                        // [split][row][stride]
+    uint32_t type;                   // WeightType
+    uint32_t outputs;
+    uint32_t stride;                 // floats from one row of y to the next
+    uint32_t splits;
+    uint64_t split_stride;           // floats from one split's output to the next
+};
+struct MatmulArgs {
+    const char* x;                   // fragment buffer
+    const uint32_t* rows;            // how many rows of x are real
+    uint32_t inputs;
+    uint32_t jobs;
+    MatmulJob job[MAX_JOBS];
+};
+
+// Products of one weight tile with `tiles` fragment tiles (a compile-time count unless `Dynamic`), added to acc.
+template <class T, int N, bool Dynamic>
+__device__ __forceinline__ void multiply_tile(float (&acc)[N][4], const typename T::Raw& raw, const char* x, int lane, int tiles) {
+    const Head head = T::head(raw, lane);
+    uint32_t a[4];
+    if (T::OFFSET) {
+        T::offset(raw, a);
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            if (Dynamic && n >= tiles) break;
+            const uint4 s = *reinterpret_cast<const uint4*>(x + n * FRAGMENT_BYTES + FRAGMENT_SUMS + lane * 16);
+            float p[4];
+            mma_first(p, a, s.x, s.y);
+            mma(p, a, s.z, s.w);
+            acc[n][0] += head.m0 * p[0];
+            acc[n][1] += head.m0 * p[1];
+            acc[n][2] += head.m1 * p[2];
+            acc[n][3] += head.m1 * p[3];
+        }
+    }
+    const uint32_t w0 = T::word0(raw), w1 = T::word1(raw);
+#pragma unroll
+    for (int quad = 0; quad < 4; quad++) {
+        const uint32_t x0 = __shfl_sync(0xffffffffu, w0, (lane & ~3) | quad);
+        const uint32_t x1 = __shfl_sync(0xffffffffu, w1, (lane & ~3) | quad);
+#pragma unroll
+        for (int upper = 0; upper < 2; upper++) {
+            const int step = 2 * quad + 8 * upper;
+            float s0, s1;
+            if (T::BLOCK16) {
+#pragma unroll
+                for (int odd = 0; odd < 2; odd++) {
+                    T::scale(head, x0, x1, upper, odd, s0, s1);
+                    T::fragment(raw, step + odd, a);
+#pragma unroll
+                    for (int n = 0; n < N; n++) {
+                        if (Dynamic && n >= tiles) break;
+                        const uint2 b = *reinterpret_cast<const uint2*>(x + n * FRAGMENT_BYTES + ((step + odd) * 32 + lane) * 8);
+                        float p[4];
+                        mma_first(p, a, b.x, b.y);
+                        acc[n][0] += s0 * p[0];
+                        acc[n][1] += s0 * p[1];
+                        acc[n][2] += s1 * p[2];
+                        acc[n][3] += s1 * p[3];
+                    }
+                }
+            } else {
+                uint32_t c[4], e[4], f[4];
+                T::scale(head, x0, x1, upper, 0, s0, s1);
+                T::fragment(raw, step, a);
+                T::fragment(raw, step + 1, c);
+                if constexpr (planes<T> == 2) {
+                    T::plane(raw, 1, step, e);
+                    T::plane(raw, 1, step + 1, f);
+                }
+#pragma unroll
+                for (int n = 0; n < N; n++) {
+                    if (Dynamic && n >= tiles) break;
+                    const uint2* b = reinterpret_cast<const uint2*>(x + n * FRAGMENT_BYTES + (step * 32 + lane) * 8);
+                    const uint2 b0 = b[0], b1 = b[32];
+                    float p[4];
+                    mma_first(p, a, b0.x, b0.y);
+                    mma(p, c, b1.x, b1.y);
+                    if constexpr (planes<T> == 2) {
+                        mma(p, e, b0.x, b0.y);
+                        mma(p, f, b1.x, b1.y);
+                    }
+                    acc[n][0] += s0 * p[0];
+                    acc[n][1] += s0 * p[1];
+                    acc[n][2] += s1 * p[2];
+                    acc[n][3] += s1 * p[3];
+                }
+            }
+        }
+    }
+}
+
+// The part of a job that one block does in one split: output tiles tile0 .. tile1, pieces piece0 .. piece1.
+struct MatmulPart {
+    const char* weights;
+    float* y;
+    int column_tiles, tile0, tile1, piece0, piece1, outputs, stride, rows, row_tiles;
+};
+
+// What of the input stands in shared memory: column tiles first .. end.
+struct Staged { int first, end; };
+
+__device__ __forceinline__ void stage_input(char* shared, const char* x, int first, int end, int row_tiles, Staged& staged) {
+    if (staged.first <= first && end <= staged.end && staged.first == first) return;
+    __syncthreads();
+    const char* from = x + (size_t)first * row_tiles * FRAGMENT_BYTES;
+    const int bytes = (end - first) * row_tiles * FRAGMENT_BYTES;
+    for (int i = threadIdx.x * 16; i < bytes; i += THREADS * 16) copy16(shared + i, from + i);
+    copy_commit();
+    copy_wait<0>();
+    __syncthreads();
+    staged = {first, end};
+}
+
+// A warp's walk over its (output tile, piece) items: chunks of pieces that fit in shared memory, in each groups of output tiles
+// whose products fit, in each every 16th item.
+struct Walk {
+    int chunk, pieces, tile, tiles, item, items, row, column;    // row, column: item / pieces, item % pieces
+
+    __device__ __forceinline__ void begin_group(const MatmulPart& p, int slots, int warp) {
+        tiles = min(max(slots / pieces, 1), p.tile1 - tile);
+        items = tiles * pieces;
+        item = warp;
+        row = warp / pieces;
+        column = warp % pieces;
+    }
+    __device__ __forceinline__ void begin(const MatmulPart& p, int chunk_pieces, int slots, int warp) {
+        chunk = p.piece0;
+        pieces = min(chunk_pieces, p.piece1 - chunk);
+        tile = p.tile0;
+        begin_group(p, slots, warp);
+        settle(p, chunk_pieces, slots, warp);
+    }
+    // Goes on to the next group or chunk that has an item for this warp; `chunk` is p.piece1 when there is none.
+    __device__ __forceinline__ void settle(const MatmulPart& p, int chunk_pieces, int slots, int warp) {
+        while (item >= items) {
+            tile += tiles;
+            if (tile >= p.tile1) {
+                chunk += pieces;
+                if (chunk >= p.piece1) return;
+                pieces = min(chunk_pieces, p.piece1 - chunk);
+                tile = p.tile0;
+            }
+            begin_group(p, slots, warp);
+        }
+    }
+    __device__ __forceinline__ void next(const MatmulPart& p, int chunk_pieces, int slots, int warp) {
+        item += WARPS;
+        row += WARPS / pieces;
+        column += WARPS % pieces;
+        if (column >= pieces) {
+            column -= pieces;
+            row++;
+        }
+        settle(p, chunk_pieces, slots, warp);
+    }
+    __device__ __forceinline__ bool done(const MatmulPart& p) const { return chunk >= p.piece1; }
+};
+
+// `Depth` weight tiles of a warp are in flight: 1 or 2.
+template <class T, int N, bool Dynamic, int Depth>
+__device__ __noinline__ void matmul_part(const MatmulPart& part, const char* x, char* smem, int smem_bytes, Staged& staged) {
+    const MatmulPart p = part;
+    const int lane = lane_id(), warp = warp_id();
+    const int tiles = Dynamic ? p.row_tiles : N;
+    const int column_bytes = tiles * FRAGMENT_BYTES, slot_bytes = tiles * 512;
+    // A quarter of shared memory is for products, unless the whole input leaves more.
+    const int all = min(p.piece1 * PIECE_TILES, p.column_tiles) - p.piece0 * PIECE_TILES;
+    int chunk_pieces = max(1, smem_bytes / 4 * 3 / (PIECE_TILES * column_bytes));
+    if (chunk_pieces * PIECE_TILES >= all) chunk_pieces = p.piece1 - p.piece0;
+    const int input_bytes = min(chunk_pieces * PIECE_TILES, all) * column_bytes;
+    const int slots = (smem_bytes - input_bytes) / slot_bytes;
+    float4* products = reinterpret_cast<float4*>(smem + input_bytes);
+
+    typename T::Raw raw[Depth];
+    Walk ahead;
+    ahead.begin(p, chunk_pieces, slots, warp);
+    int ahead_tile = 0;
+    auto fetch = [&](typename T::Raw& r) {
+        if (ahead.done(p)) return;
+        const int column = (ahead.chunk + ahead.column) * PIECE_TILES + ahead_tile;
+        if (column < p.column_tiles) {
+            T::load(r, p.weights + ((size_t)(ahead.tile + ahead.row) * p.column_tiles + column) * T::BYTES, lane);
+        }
+        if (++ahead_tile == PIECE_TILES) {
+            ahead_tile = 0;
+            ahead.next(p, chunk_pieces, slots, warp);
+        }
+    };
+#pragma unroll
+    for (int d = 0; d < Depth; d++) fetch(raw[d]);
+
+    for (int chunk = p.piece0; chunk < p.piece1; chunk += chunk_pieces) {
+        const int pieces = min(chunk_pieces, p.piece1 - chunk);
+        const int column0 = chunk * PIECE_TILES;
+        stage_input(smem, x, column0, min(column0 + pieces * PIECE_TILES, p.column_tiles), tiles, staged);
+        const int group = max(slots / pieces, 1);
+        for (int tile = p.tile0; tile < p.tile1; tile += group) {
+            const int group_tiles = min(group, p.tile1 - tile);
+            for (int item = warp, column = warp % pieces; item < group_tiles * pieces; item += WARPS) {
+                float acc[N][4];
+                float scale[N][2];
+#pragma unroll
+                for (int n = 0; n < N; n++) {
+                    acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = 0.0f;
+                    scale[n][0] = scale[n][1] = 1.0f;
+                }
+                static_assert(PIECE_TILES == 2 && (Depth == 1 || Depth == 2));
+#pragma unroll
+                for (int t = 0; t < PIECE_TILES; t++) {
+                    const int at = column * PIECE_TILES + t;
+                    if (column0 + at < p.column_tiles) {
+                        const char* xt = smem + at * column_bytes;
+                        // The sum so far in the units of this tile's halves: an exact step, by a power of two.
+#pragma unroll
+                        for (int n = 0; n < N; n++) {
+                            if (Dynamic && n >= tiles) break;
+                            const float2 s = *reinterpret_cast<const float2*>(xt + n * FRAGMENT_BYTES + FRAGMENT_SCALES + (lane & 3) * 8);
+                            if (t > 0) {
+                                const float r0 = scale[n][0] * exact_inverse(s.x), r1 = scale[n][1] * exact_inverse(s.y);
+                                acc[n][0] *= r0;
+                                acc[n][1] *= r1;
+                                acc[n][2] *= r0;
+                                acc[n][3] *= r1;
+                            }
+                            scale[n][0] = s.x;
+                            scale[n][1] = s.y;
+                        }
+                        multiply_tile<T, N, Dynamic>(acc, raw[t % Depth], xt, lane, tiles);
+                    }
+                    fetch(raw[t % Depth]);
+                }
+                float4* slot = products + (size_t)item * tiles * 32 + lane;
+#pragma unroll
+                for (int n = 0; n < N; n++) {
+                    if (Dynamic && n >= tiles) break;
+                    slot[n * 32] = make_float4(acc[n][0] * scale[n][0], acc[n][1] * scale[n][1], acc[n][2] * scale[n][0], acc[n][3] * scale[n][1]);
+                }
+                column += WARPS % pieces;
+                if (column >= pieces) column -= pieces;
+            }
+            __syncthreads();
+            const float* product = reinterpret_cast<const float*>(products);
+            const int numbers = tiles * 128;
+            for (int e = threadIdx.x; e < group_tiles * numbers; e += THREADS) {
+                const int t = e / numbers, o = e - t * numbers, l = (o >> 2) & 31, i = o & 3;
+                const int row = (o >> 7) * FRAGMENT_ROWS + (l & 3) * 2 + (i & 1);
+                const int output = (tile + t) * TILE_N + (l >> 2) + (i >> 1) * 8;
+                if (row < p.rows && output < p.outputs) {
+                    float* y = p.y + (size_t)row * p.stride + output;
+                    float v = chunk == p.piece0 ? 0.0f : *y;
+                    for (int k = 0; k < pieces; k++) v += product[(size_t)(t * pieces + k) * numbers + o];
+                    *y = v;
+                }
+            }
+            __syncthreads();
+        }
+    }
+}
+
+template <class T, int Depth>
+__device__ __forceinline__ void matmul_part_rows(const MatmulPart& p, const char* x, char* smem, int smem_bytes, Staged& staged) {
+    switch (p.row_tiles) {
+        case 1: matmul_part<T, 1, false, Depth>(p, x, smem, smem_bytes, staged); break;
+        case 2: matmul_part<T, 2, false, Depth>(p, x, smem, smem_bytes, staged); break;
+        case 3: matmul_part<T, 3, false, Depth>(p, x, smem, smem_bytes, staged); break;
+        default: matmul_part<T, MAX_ROW_TILES, true, 1>(p, x, smem, smem_bytes, staged);
+    }
+}
+// For types that are rare: one variant for any number of rows.
+template <class T> __device__ __forceinline__ void matmul_part_any(const MatmulPart& p, const char* x, char* smem, int smem_bytes, Staged& staged) {
+    matmul_part<T, MAX_ROW_TILES, true, 1>(p, x, smem, smem_bytes, staged);
+}
+
+__device__ __forceinline__ void op_matmul(const MatmulArgs& args, char* smem, int smem_bytes, int block, int blocks) {
+    const int rows = (int)*args.rows;
+    if (rows == 0) return;
+    const int column_tiles = ((int)args.inputs + TILE_K - 1) / TILE_K, pieces = (column_tiles + PIECE_TILES - 1) / PIECE_TILES;
+    // Blocks take equal shares of the bytes, in the order of the jobs.
+    uint64_t total = 0;
+    for (uint32_t j = 0; j < args.jobs; j++) {
+        const MatmulJob& job = args.job[j];
+        total += (uint64_t)((job.outputs + TILE_N - 1) / TILE_N) * job.splits * tile_bytes(job.type);
+    }
+    const uint64_t from = total * block / blocks, to = total * (block + 1) / blocks;
+    uint64_t before = 0;
+    Staged staged = {-1, -1};
+    __syncthreads();
+    for (uint32_t j = 0; j < args.jobs; j++) {
+        const MatmulJob& job = args.job[j];
+        const int tiles = ((int)job.outputs + TILE_N - 1) / TILE_N, bytes = tile_bytes(job.type);
+        const uint64_t all = (uint64_t)tiles * job.splits * bytes;
+        // A tile goes to the block whose share holds its first byte.
+        auto bound = [&](uint64_t at) { return (int)(at <= before ? 0 : at >= before + all ? tiles * (int)job.splits : (at - before + bytes - 1) / bytes); };
+        const int end = bound(to);
+        for (int v = bound(from); v < end;) {
+            const int split = v / tiles, stop = min(end, (split + 1) * tiles);
+            const MatmulPart p = {job.weights, job.y + split * job.split_stride, column_tiles, v - split * tiles, stop - split * tiles,
+                                  pieces * split / (int)job.splits, pieces * (split + 1) / (int)job.splits, (int)job.outputs,
+                                  (int)job.stride, rows, row_tiles(rows)};
+            switch (job.type) {
+                case W_F32: matmul_part_any<TileF32>(p, args.x, smem, smem_bytes, staged); break;
+                case W_F16: matmul_part_any<TileF16>(p, args.x, smem, smem_bytes, staged); break;
+                case W_Q4_0: matmul_part_any<TileQ4_0>(p, args.x, smem, smem_bytes, staged); break;
+                case W_Q4_1: matmul_part_any<TileQ4_1>(p, args.x, smem, smem_bytes, staged); break;
+                case W_Q5_0: matmul_part_any<TileQ5_0>(p, args.x, smem, smem_bytes, staged); break;
+                case W_Q5_1: matmul_part_any<TileQ5_1>(p, args.x, smem, smem_bytes, staged); break;
+                case W_Q8_0: matmul_part_rows<TileQ8_0, 1>(p, args.x, smem, smem_bytes, staged); break;
+                case W_Q2_K: matmul_part_any<TileQ2_K>(p, args.x, smem, smem_bytes, staged); break;
+                case W_Q3_K: matmul_part_any<TileQ3_K>(p, args.x, smem, smem_bytes, staged); break;
+                case W_Q4_K: matmul_part_rows<TileQ4_K, 2>(p, args.x, smem, smem_bytes, staged); break;
+                case W_Q5_K: matmul_part_rows<TileQ5_K, 2>(p, args.x, smem, smem_bytes, staged); break;
+                case W_Q6_K: matmul_part_rows<TileQ6_K, 2>(p, args.x, smem, smem_bytes, staged); break;
+                case W_IQ4_NL: matmul_part_any<TileIQ4_NL>(p, args.x, smem, smem_bytes, staged); break;
+                default: matmul_part_any<TileIQ4_XS>(p, args.x, smem, smem_bytes, staged);
+            }
+            v = stop;
+        }
+        before += all;
+    }
+}
+
+}  // namespace openjet

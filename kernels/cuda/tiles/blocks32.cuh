@@ -1,0 +1,127 @@
+// Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, IQ4_NL: blocks of 32 with halves as scales.
+#pragma once
+#include "tile.cuh"
+
+namespace openjet {
+
+// Scales (d_j, d_{j+4}) of rows g and g+8 as two words; with minima, two more.
+template <bool Minima> struct Scales32 { uint32_t d0, d1, m0, m1; };
+
+template <bool Minima> __device__ __forceinline__ void load_scales(Scales32<Minima>& s, const char* p, int lane) {
+    s.d0 = load_weights4(p + lane * 4);
+    s.d1 = load_weights4(p + 128 + lane * 4);
+    if (Minima) {
+        s.m0 = load_weights4(p + 256 + lane * 4);
+        s.m1 = load_weights4(p + 384 + lane * 4);
+    }
+}
+
+// Factor0, Factor1 undo what the fragments of rows g and g+8 are too small by; Zero is the zero point where there are no minima.
+template <class Raw, bool Minima, int Zero> struct Scaled32 {
+    static constexpr bool BLOCK16 = false, OFFSET = true;
+    static __device__ __forceinline__ void offset(const Raw& r, uint32_t* a) {
+        const uint32_t x0 = Minima ? r.s.m0 : r.s.d0, x1 = Minima ? r.s.m1 : r.s.d1;
+        a[0] = __byte_perm(x0, 0, 0x1010u);
+        a[1] = __byte_perm(x1, 0, 0x1010u);
+        a[2] = __byte_perm(x0, 0, 0x3232u);
+        a[3] = __byte_perm(x1, 0, 0x3232u);
+    }
+    static __device__ __forceinline__ Head head(const Raw&, float factor0, float factor1) {
+        const float m = Minima ? 1.0f : -(float)Zero;
+        return {factor0, factor1, m, m};
+    }
+    static __device__ __forceinline__ uint32_t word0(const Raw& r) { return r.s.d0; }
+    static __device__ __forceinline__ uint32_t word1(const Raw& r) { return r.s.d1; }
+    static __device__ __forceinline__ void scale(const Head& h, uint32_t x0, uint32_t x1, int upper, int, float& s0, float& s1) {
+        s0 = (upper ? high_float(x0) : low_float(x0)) * h.d0;
+        s1 = (upper ? high_float(x1) : low_float(x1)) * h.d1;
+    }
+};
+
+template <bool Minima> struct Raw4 { uint4 q[4]; Scales32<Minima> s; };
+template <bool Minima> struct Raw5 { uint4 q[4], b[1]; Scales32<Minima> s; };
+struct Raw8 { uint4 q[8]; Scales32<false> s; };
+
+template <bool Minima> struct TileQ4 : Scaled32<Raw4<Minima>, Minima, 8> {
+    static constexpr int BYTES = Minima ? 2560 : 2304;
+    using Raw = Raw4<Minima>;
+    static __device__ __forceinline__ void load(Raw& r, const char* t, int lane) {
+        load_plane(r.q, t, lane);
+        load_scales(r.s, t + 2048, lane);
+    }
+    static __device__ __forceinline__ Head head(const Raw& r, int) {
+        return Scaled32<Raw, Minima, 8>::head(r, SUBNORMAL, SUBNORMAL / 16);
+    }
+    static __device__ __forceinline__ void fragment(const Raw& r, int step, uint32_t* a) { fragment4(word(r.q, step), a); }
+};
+using TileQ4_0 = TileQ4<false>;
+using TileQ4_1 = TileQ4<true>;
+
+// Nibble and fifth bit of one step.
+__device__ __forceinline__ void fragment5(uint32_t x, uint32_t u, int step, uint32_t* a) {
+    const uint32_t y = x >> 8, lower = pairs1<4>(u, step, 0), upper = pairs1<4>(u, step, 1);
+    a[0] = and_or(x, 0x000F000Fu, lower & 0x00100010u);
+    a[1] = and_or(x, 0x00F000F0u, lower & 0x01000100u);
+    a[2] = and_or(y, 0x000F000Fu, upper & 0x00100010u);
+    a[3] = and_or(y, 0x00F000F0u, upper & 0x01000100u);
+}
+
+template <bool Minima> struct TileQ5 : Scaled32<Raw5<Minima>, Minima, 16> {
+    static constexpr int BYTES = Minima ? 3072 : 2816;
+    using Raw = Raw5<Minima>;
+    static __device__ __forceinline__ void load(Raw& r, const char* t, int lane) {
+        load_plane(r.q, t, lane);
+        load_plane(r.b, t + 2048, lane);
+        load_scales(r.s, t + 2560, lane);
+    }
+    static __device__ __forceinline__ Head head(const Raw& r, int) {
+        return Scaled32<Raw, Minima, 16>::head(r, SUBNORMAL, SUBNORMAL / 16);
+    }
+    static __device__ __forceinline__ void fragment(const Raw& r, int step, uint32_t* a) {
+        fragment5(word(r.q, step), word(r.b, step >> 2), step, a);
+    }
+};
+using TileQ5_0 = TileQ5<false>;
+using TileQ5_1 = TileQ5<true>;
+
+// Bytes are the signed numbers plus 128.
+struct TileQ8_0 : Scaled32<Raw8, false, 128> {
+    static constexpr int BYTES = 4352;
+    using Raw = Raw8;
+    static __device__ __forceinline__ void load(Raw& r, const char* t, int lane) {
+        load_plane(r.q, t, lane);
+        load_scales(r.s, t + 4096, lane);
+    }
+    static __device__ __forceinline__ Head head(const Raw& r, int) { return Scaled32::head(r, SUBNORMAL, SUBNORMAL); }
+    static __device__ __forceinline__ void fragment(const Raw& r, int step, uint32_t* a) {
+        const uint32_t x = word(r.q, 2 * step), y = word(r.q, 2 * step + 1);
+        a[0] = x & 0x00FF00FFu;
+        a[1] = (x >> 8) & 0x00FF00FFu;
+        a[2] = y & 0x00FF00FFu;
+        a[3] = (y >> 8) & 0x00FF00FFu;
+    }
+};
+
+// Four nibbles (bits 0..15 of x) to the table's bytes, each plus 128.
+__device__ __forceinline__ uint32_t iq4_lookup(uint32_t x) {
+    // -127 -104 -83 -65 | -49 -35 -22 -10 | 1 13 25 38 | 53 69 89 113, plus 128
+    const uint32_t index = x & 0x7777u;
+    const uint32_t low = __byte_perm(0x3F2D1801u, 0x766A5D4Fu, index);
+    const uint32_t high = __byte_perm(0xA6998D81u, 0xF1D9C5B5u, index);
+    return __byte_perm(low, high, 0x3210u | (x & 0x8888u) >> 1);
+}
+__device__ __forceinline__ void fragment_iq4(uint32_t x, uint32_t* a) {
+    const uint32_t low = iq4_lookup(x & 0xFFFFu), high = iq4_lookup(x >> 16);
+#pragma unroll
+    for (int p = 0; p < 4; p++) a[p] = __byte_perm(low, high, (uint32_t)(p | (4 + p) << 8)) & 0x00FF00FFu;
+}
+
+struct TileIQ4_NL : Scaled32<Raw4<false>, false, 128> {
+    static constexpr int BYTES = 2304;
+    using Raw = Raw4<false>;
+    static __device__ __forceinline__ void load(Raw& r, const char* t, int lane) { TileQ4_0::load(r, t, lane); }
+    static __device__ __forceinline__ Head head(const Raw& r, int) { return Scaled32::head(r, SUBNORMAL, SUBNORMAL); }
+    static __device__ __forceinline__ void fragment(const Raw& r, int step, uint32_t* a) { fragment_iq4(word(r.q, step), a); }
+};
+
+}  // namespace openjet

@@ -1,0 +1,76 @@
+// Weight tiles: 16 outputs x 256 inputs of a matrix, its GGUF bits in the order in which tensor-core lanes want them.
+//
+// A lane 4g+j owns rows g and g+8 and, in each of 16 k-steps of 16 inputs, columns 2j, 2j+1, 2j+8, 2j+9: eight weights, in four
+// pairs: p0 (row g, columns 2j, 2j+1), p1 (row g+8, same columns), p2 (row g, columns 2j+8, 2j+9), p3 (row g+8, same).
+// src/repack/ writes the planes:
+//   4 bits: a word for (step, lane), lane-major 16 bytes for four steps: pair p at bits 4p and 4p+16.
+//   2 bits: a word for (two steps, lane), likewise; 1 bit: a word for (four steps, lane).
+//   8 bits: two words for (step, lane): bytes (p0 low, p1 low, p0 high, p1 high), then p2, p3.
+// then the scales: a lane holds those of sub-blocks j and j+4 (blocks of 32) or j', j'+1, j'+8, j'+9 with j' = 2j (blocks of 16).
+//
+// Quantised integers are used as they are: the integer q in the low bits of a half is the subnormal q * 2^-24, which tensor
+// cores take exactly; row g+8 comes 16 times larger where that saves a shift. Products are scaled in f32 for each sub-block.
+// Offsets (zero points and minima) are one more product per tile, with the sums of 16 activations. So a product differs from
+// exact arithmetic by the rounding of activations to halves and by f32 sums alone.
+//
+// A type provides: BYTES of a tile; BLOCK16 (scales for 16, else for 32 inputs); OFFSET (has offsets); Raw, what a lane loads;
+// Head, the tile's scales; load, head, scale, offset, fragment.
+#pragma once
+#include "../common.cuh"
+
+namespace openjet {
+
+// As in src/repack/mod.rs.
+enum WeightType : uint32_t {
+    W_F32, W_F16, W_Q4_0, W_Q4_1, W_Q5_0, W_Q5_1, W_Q8_0, W_Q2_K, W_Q3_K, W_Q4_K, W_Q5_K, W_Q6_K, W_IQ4_NL, W_IQ4_XS,
+};
+
+constexpr float SUBNORMAL = 16777216.0f;   // 2^24: from subnormal halves back to integers
+
+template <int N> __device__ __forceinline__ void load_plane(uint4 (&q)[N], const char* plane, int lane) {
+#pragma unroll
+    for (int i = 0; i < N; i++) q[i] = load_weights16(plane + i * 512 + lane * 16);
+}
+template <int N> __device__ __forceinline__ uint32_t word(const uint4 (&q)[N], int i) {
+    const uint4& v = q[i >> 2];
+    return (i & 3) == 0 ? v.x : (i & 3) == 1 ? v.y : (i & 3) == 2 ? v.z : v.w;
+}
+
+// Nibbles; rows g+8 come times 16.
+__device__ __forceinline__ void fragment4(uint32_t x, uint32_t* a) {
+    const uint32_t y = x >> 8;
+    a[0] = x & 0x000F000Fu;
+    a[1] = x & 0x00F000F0u;
+    a[2] = y & 0x000F000Fu;
+    a[3] = y & 0x00F000F0u;
+}
+// The 2-bit plane's word moved so that pairs p0, p1 (half = 0) or p2, p3 (half = 1) of step `step & 1` stand at bits 4 and 8.
+__device__ __forceinline__ void pairs2(uint32_t z, int step, int half, uint32_t& low, uint32_t& high) {
+    if ((step & 1) == 0) {
+        low = high = half ? z >> 2 : z;
+    } else {
+        low = half ? z >> 10 : z >> 8;
+        high = half ? z << 6 : z << 8;
+    }
+}
+// The 1-bit plane's word moved so that p0 (p2) of step `step & 3` stands at bit `To` and p1 (p3) at bit To + 4.
+template <int To> __device__ __forceinline__ uint32_t pairs1(uint32_t u, int step, int half) {
+    const int c = (step & 3) * 2 + half;
+    const int at = (c & 3) | (c >> 2) << 3;
+    return at < To ? u << (To - at) : u >> (at - To);
+}
+// An integer 0 .. 2^23 - 1 as a float, from its bits.
+__device__ __forceinline__ float small_float(uint32_t bits) { return __uint_as_float(bits | 0x4B000000u) - 8388608.0f; }
+__device__ __forceinline__ float byte_float(uint32_t x, int i) {
+    return __uint_as_float(__byte_perm(x, 0x4B000000u, 0x7540u | (uint32_t)i)) - 8388608.0f;
+}
+// Two bytes of x as subnormal halves.
+__device__ __forceinline__ uint32_t bytes_to_halves(uint32_t x, int first) {
+    return __byte_perm(x, 0, first ? 0x4342u : 0x4140u);
+}
+__device__ __forceinline__ uint32_t both_halves(uint32_t x) { return __byte_perm(x, 0, 0x1010u); }
+
+// Scales of a tile: of row g and row g+8, and the factors of the offset product.
+struct Head { float d0, d1, m0, m1; };
+
+}  // namespace openjet
