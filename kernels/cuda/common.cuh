@@ -39,6 +39,15 @@ __device__ __forceinline__ uint4 load_weights16(const void* p) {
     return r;
 #endif
 }
+__device__ __forceinline__ uint2 load_weights8(const void* p) {
+#ifdef OPENJET_HOST
+    uint2 r; memcpy(&r, p, 8); return r;
+#else
+    uint2 r;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0,%1},[%2];" : "=r"(r.x), "=r"(r.y) : "l"(p));
+    return r;
+#endif
+}
 __device__ __forceinline__ uint32_t load_weights4(const void* p) {
 #ifdef OPENJET_HOST
     uint32_t r; memcpy(&r, p, 4); return r;

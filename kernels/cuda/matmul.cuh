@@ -32,82 +32,132 @@ struct MatmulArgs {
     MatmulJob job[MAX_JOBS];
 };
 
-// Products of one weight tile with `tiles` fragment tiles (a compile-time count unless `Dynamic`), added to acc.
+// Products of a quad of steps of one weight tile with `tiles` fragment tiles (N of them unless `Dynamic`), added to acc.
 template <class T, int N, bool Dynamic>
-__device__ __forceinline__ void multiply_tile(float (&acc)[N][4], const typename T::Raw& raw, const char* x, int lane, int tiles) {
-    const Head head = T::head(raw, lane);
-    uint32_t a[4];
-    if (T::OFFSET) {
-        T::offset(raw, a);
+__device__ __forceinline__ void multiply_quad(float (&acc)[N][4], const typename T::Quad& q, const Head& head, uint32_t w0, uint32_t w1,
+                                              int quad, const char* x, int lane, int tiles) {
+    const uint32_t x0 = __shfl_sync(0xffffffffu, w0, (lane & ~3) | quad);
+    const uint32_t x1 = __shfl_sync(0xffffffffu, w1, (lane & ~3) | quad);
+    const char* columns = x + (quad * 64 + lane) * 8;
 #pragma unroll
-        for (int n = 0; n < N; n++) {
-            if (Dynamic && n >= tiles) break;
-            const uint4 s = *reinterpret_cast<const uint4*>(x + n * FRAGMENT_BYTES + FRAGMENT_SUMS + lane * 16);
-            float p[4];
-            mma_first(p, a, s.x, s.y);
-            mma(p, a, s.z, s.w);
-            acc[n][0] += head.m0 * p[0];
-            acc[n][1] += head.m0 * p[1];
-            acc[n][2] += head.m1 * p[2];
-            acc[n][3] += head.m1 * p[3];
-        }
-    }
-    const uint32_t w0 = T::word0(raw), w1 = T::word1(raw);
+    for (int upper = 0; upper < 2; upper++) {
+        float s0, s1;
+        uint32_t a[4];
+        if (T::BLOCK16) {
 #pragma unroll
-    for (int quad = 0; quad < 4; quad++) {
-        const uint32_t x0 = __shfl_sync(0xffffffffu, w0, (lane & ~3) | quad);
-        const uint32_t x1 = __shfl_sync(0xffffffffu, w1, (lane & ~3) | quad);
-#pragma unroll
-        for (int upper = 0; upper < 2; upper++) {
-            const int step = 2 * quad + 8 * upper;
-            float s0, s1;
-            if (T::BLOCK16) {
-#pragma unroll
-                for (int odd = 0; odd < 2; odd++) {
-                    T::scale(head, x0, x1, upper, odd, s0, s1);
-                    T::fragment(raw, step + odd, a);
-#pragma unroll
-                    for (int n = 0; n < N; n++) {
-                        if (Dynamic && n >= tiles) break;
-                        const uint2 b = *reinterpret_cast<const uint2*>(x + n * FRAGMENT_BYTES + ((step + odd) * 32 + lane) * 8);
-                        float p[4];
-                        mma_first(p, a, b.x, b.y);
-                        acc[n][0] += s0 * p[0];
-                        acc[n][1] += s0 * p[1];
-                        acc[n][2] += s1 * p[2];
-                        acc[n][3] += s1 * p[3];
-                    }
-                }
-            } else {
-                uint32_t c[4], e[4], f[4];
-                T::scale(head, x0, x1, upper, 0, s0, s1);
-                T::fragment(raw, step, a);
-                T::fragment(raw, step + 1, c);
-                if constexpr (planes<T> == 2) {
-                    T::plane(raw, 1, step, e);
-                    T::plane(raw, 1, step + 1, f);
-                }
+            for (int odd = 0; odd < 2; odd++) {
+                T::scale(head, x0, x1, upper, odd, s0, s1);
+                T::fragment(q, upper, odd, a);
 #pragma unroll
                 for (int n = 0; n < N; n++) {
-                    if (Dynamic && n >= tiles) break;
-                    const uint2* b = reinterpret_cast<const uint2*>(x + n * FRAGMENT_BYTES + (step * 32 + lane) * 8);
-                    const uint2 b0 = b[0], b1 = b[32];
+                    if (Dynamic && n >= tiles) continue;
+                    const uint2 b = *reinterpret_cast<const uint2*>(columns + n * FRAGMENT_BYTES + (8 * upper + odd) * 256);
                     float p[4];
-                    mma_first(p, a, b0.x, b0.y);
-                    mma(p, c, b1.x, b1.y);
-                    if constexpr (planes<T> == 2) {
-                        mma(p, e, b0.x, b0.y);
-                        mma(p, f, b1.x, b1.y);
-                    }
+                    mma_first(p, a, b.x, b.y);
                     acc[n][0] += s0 * p[0];
                     acc[n][1] += s0 * p[1];
                     acc[n][2] += s1 * p[2];
                     acc[n][3] += s1 * p[3];
                 }
             }
+        } else {
+            uint32_t c[4], e[4], f[4];
+            T::scale(head, x0, x1, upper, 0, s0, s1);
+            T::fragment(q, upper, 0, a);
+            T::fragment(q, upper, 1, c);
+            if constexpr (planes<T> == 2) {
+                T::plane(q, 1, upper, 0, e);
+                T::plane(q, 1, upper, 1, f);
+            }
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+                if (Dynamic && n >= tiles) continue;
+                const uint2* b = reinterpret_cast<const uint2*>(columns + n * FRAGMENT_BYTES + 8 * upper * 256);
+                const uint2 b0 = b[0], b1 = b[32];
+                float p[4];
+                mma_first(p, a, b0.x, b0.y);
+                mma(p, c, b1.x, b1.y);
+                if constexpr (planes<T> == 2) {
+                    mma(p, e, b0.x, b0.y);
+                    mma(p, f, b1.x, b1.y);
+                }
+                acc[n][0] += s0 * p[0];
+                acc[n][1] += s0 * p[1];
+                acc[n][2] += s1 * p[2];
+                acc[n][3] += s1 * p[3];
+            }
         }
     }
 }
+
+// The part of a tile's products that its zero points or minima make, for all 256 columns.
+template <class T, int N, bool Dynamic>
+__device__ __forceinline__ void multiply_offset(float (&acc)[N][4], const typename T::Scales& scales, const Head& head, const char* x, int lane, int tiles) {
+    if (!T::OFFSET) return;
+    uint32_t a[4];
+    T::offset(scales, a);
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        if (Dynamic && n >= tiles) continue;
+        const uint4 s = *reinterpret_cast<const uint4*>(x + n * FRAGMENT_BYTES + FRAGMENT_SUMS + lane * 16);
+        float p[4];
+        mma_first(p, a, s.x, s.y);
+        mma(p, a, s.z, s.w);
+        acc[n][0] += head.m0 * p[0];
+        acc[n][1] += head.m0 * p[1];
+        acc[n][2] += head.m1 * p[2];
+        acc[n][3] += head.m1 * p[3];
+    }
+}
+
+// Weight tiles of a warp on their way from memory: Held keeps `Depth` whole tiles in registers, ...
+template <class T, int Depth> struct Held {
+    struct Tile {
+        typename T::Quad q[4];
+        typename T::Scales s;
+    } tile[Depth];
+    __device__ __forceinline__ void load(int i, const char* t, int lane) {
+#pragma unroll
+        for (int quad = 0; quad < 4; quad++) T::load_quad(tile[i].q[quad], t, quad, lane);
+        T::load_scales(tile[i].s, t, lane);
+    }
+    template <int N, bool Dynamic> __device__ __forceinline__ void multiply(int i, float (&acc)[N][4], const char* x, int lane, int tiles) {
+        const Head head = T::head(tile[i].s, lane);
+        multiply_offset<T, N, Dynamic>(acc, tile[i].s, head, x, lane, tiles);
+        const uint32_t w0 = T::word0(tile[i].s), w1 = T::word1(tile[i].s);
+#pragma unroll
+        for (int quad = 0; quad < 4; quad++) multiply_quad<T, N, Dynamic>(acc, tile[i].q[quad], head, w0, w1, quad, x, lane, tiles);
+    }
+};
+// ... Streamed the scales and the first quad, and fetches each further quad while it multiplies the one before: few registers and
+// little code, for many rows and for rare types.
+template <class T> struct Streamed {
+    typename T::Quad first;
+    typename T::Scales s;
+    const char* from;
+    __device__ __forceinline__ void load(int, const char* t, int lane) {
+        T::load_quad(first, t, 0, lane);
+        T::load_scales(s, t, lane);
+        from = t;
+    }
+    template <int N, bool Dynamic> __device__ __forceinline__ void multiply(int, float (&acc)[N][4], const char* x, int lane, int tiles) {
+        const Head head = T::head(s, lane);
+        multiply_offset<T, N, Dynamic>(acc, s, head, x, lane, tiles);
+        const uint32_t w0 = T::word0(s), w1 = T::word1(s);
+        typename T::Quad q = first;
+#pragma unroll 1
+        for (int quad = 0; quad < 4; quad++) {
+            if (sizeof(q) > 32) {
+                if (quad > 0) T::load_quad(q, from, quad, lane);
+                multiply_quad<T, N, Dynamic>(acc, q, head, w0, w1, quad, x, lane, tiles);
+            } else {
+                const typename T::Quad now = q;
+                if (quad < 3) T::load_quad(q, from, quad + 1, lane);
+                multiply_quad<T, N, Dynamic>(acc, now, head, w0, w1, quad, x, lane, tiles);
+            }
+        }
+    }
+};
 
 // The part of a job that one block does in one split: output tiles tile0 .. tile1, pieces piece0 .. piece1.
 struct MatmulPart {
@@ -176,8 +226,8 @@ struct Walk {
     __device__ __forceinline__ bool done(const MatmulPart& p) const { return chunk >= p.piece1; }
 };
 
-// `Depth` weight tiles of a warp are in flight: 1 or 2.
-template <class T, int N, bool Dynamic, int Depth>
+// `Weights` is Held or Streamed, with `Depth` tiles of a warp in flight: 1 or 2.
+template <class T, class Weights, int N, bool Dynamic, int Depth>
 __device__ __noinline__ void matmul_part(const MatmulPart& part, const char* x, char* smem, int smem_bytes, Staged& staged) {
     const MatmulPart p = part;
     const int lane = lane_id(), warp = warp_id();
@@ -191,15 +241,15 @@ __device__ __noinline__ void matmul_part(const MatmulPart& part, const char* x, 
     const int slots = (smem_bytes - input_bytes) / slot_bytes;
     float4* products = reinterpret_cast<float4*>(smem + input_bytes);
 
-    typename T::Raw raw[Depth];
+    Weights weights;
     Walk ahead;
     ahead.begin(p, chunk_pieces, slots, warp);
     int ahead_tile = 0;
-    auto fetch = [&](typename T::Raw& r) {
+    auto fetch = [&](int i) {
         if (ahead.done(p)) return;
         const int column = (ahead.chunk + ahead.column) * PIECE_TILES + ahead_tile;
         if (column < p.column_tiles) {
-            T::load(r, p.weights + ((size_t)(ahead.tile + ahead.row) * p.column_tiles + column) * T::BYTES, lane);
+            weights.load(i, p.weights + ((size_t)(ahead.tile + ahead.row) * p.column_tiles + column) * T::BYTES, lane);
         }
         if (++ahead_tile == PIECE_TILES) {
             ahead_tile = 0;
@@ -207,7 +257,7 @@ __device__ __noinline__ void matmul_part(const MatmulPart& part, const char* x, 
         }
     };
 #pragma unroll
-    for (int d = 0; d < Depth; d++) fetch(raw[d]);
+    for (int d = 0; d < Depth; d++) fetch(d);
 
     for (int chunk = p.piece0; chunk < p.piece1; chunk += chunk_pieces) {
         const int pieces = min(chunk_pieces, p.piece1 - chunk);
@@ -218,42 +268,41 @@ __device__ __noinline__ void matmul_part(const MatmulPart& part, const char* x, 
             const int group_tiles = min(group, p.tile1 - tile);
             for (int item = warp, column = warp % pieces; item < group_tiles * pieces; item += WARPS) {
                 float acc[N][4];
-                float scale[N][2];
 #pragma unroll
-                for (int n = 0; n < N; n++) {
-                    acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = 0.0f;
-                    scale[n][0] = scale[n][1] = 1.0f;
-                }
+                for (int n = 0; n < N; n++) acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = 0.0f;
+                // The scales of this lane's two rows in a column tile of the item.
+                const char* xi = smem + column * PIECE_TILES * column_bytes + FRAGMENT_SCALES + (lane & 3) * 8;
+                auto scales_of = [&](int t, int n) { return *reinterpret_cast<const float2*>(xi + t * column_bytes + n * FRAGMENT_BYTES); };
+                int last = 0;
                 static_assert(PIECE_TILES == 2 && (Depth == 1 || Depth == 2));
 #pragma unroll
                 for (int t = 0; t < PIECE_TILES; t++) {
                     const int at = column * PIECE_TILES + t;
                     if (column0 + at < p.column_tiles) {
-                        const char* xt = smem + at * column_bytes;
-                        // The sum so far in the units of this tile's halves: an exact step, by a power of two.
+                        if (t > 0) {
+                            // The sum so far in the units of this tile's halves: an exact step, by a power of two.
 #pragma unroll
-                        for (int n = 0; n < N; n++) {
-                            if (Dynamic && n >= tiles) break;
-                            const float2 s = *reinterpret_cast<const float2*>(xt + n * FRAGMENT_BYTES + FRAGMENT_SCALES + (lane & 3) * 8);
-                            if (t > 0) {
-                                const float r0 = scale[n][0] * exact_inverse(s.x), r1 = scale[n][1] * exact_inverse(s.y);
+                            for (int n = 0; n < N; n++) {
+                                if (Dynamic && n >= tiles) continue;
+                                const float2 before = scales_of(t - 1, n), now = scales_of(t, n);
+                                const float r0 = before.x * exact_inverse(now.x), r1 = before.y * exact_inverse(now.y);
                                 acc[n][0] *= r0;
                                 acc[n][1] *= r1;
                                 acc[n][2] *= r0;
                                 acc[n][3] *= r1;
                             }
-                            scale[n][0] = s.x;
-                            scale[n][1] = s.y;
                         }
-                        multiply_tile<T, N, Dynamic>(acc, raw[t % Depth], xt, lane, tiles);
+                        last = t;
+                        weights.template multiply<N, Dynamic>(t % Depth, acc, smem + at * column_bytes, lane, tiles);
                     }
-                    fetch(raw[t % Depth]);
+                    fetch(t % Depth);
                 }
                 float4* slot = products + (size_t)item * tiles * 32 + lane;
 #pragma unroll
                 for (int n = 0; n < N; n++) {
-                    if (Dynamic && n >= tiles) break;
-                    slot[n * 32] = make_float4(acc[n][0] * scale[n][0], acc[n][1] * scale[n][1], acc[n][2] * scale[n][0], acc[n][3] * scale[n][1]);
+                    if (Dynamic && n >= tiles) continue;
+                    const float2 s = scales_of(last, n);
+                    slot[n * 32] = make_float4(acc[n][0] * s.x, acc[n][1] * s.y, acc[n][2] * s.x, acc[n][3] * s.y);
                 }
                 column += WARPS % pieces;
                 if (column >= pieces) column -= pieces;
@@ -277,18 +326,18 @@ __device__ __noinline__ void matmul_part(const MatmulPart& part, const char* x, 
     }
 }
 
+template <class T> __device__ __forceinline__ void matmul_part_any(const MatmulPart& p, const char* x, char* smem, int smem_bytes, Staged& staged) {
+    matmul_part<T, Streamed<T>, MAX_ROW_TILES, true, 1>(p, x, smem, smem_bytes, staged);
+}
+// For types that large matrices have.
 template <class T, int Depth>
 __device__ __forceinline__ void matmul_part_rows(const MatmulPart& p, const char* x, char* smem, int smem_bytes, Staged& staged) {
     switch (p.row_tiles) {
-        case 1: matmul_part<T, 1, false, Depth>(p, x, smem, smem_bytes, staged); break;
-        case 2: matmul_part<T, 2, false, Depth>(p, x, smem, smem_bytes, staged); break;
-        case 3: matmul_part<T, 3, false, Depth>(p, x, smem, smem_bytes, staged); break;
-        default: matmul_part<T, MAX_ROW_TILES, true, 1>(p, x, smem, smem_bytes, staged);
+        case 1: matmul_part<T, Held<T, Depth>, 1, false, Depth>(p, x, smem, smem_bytes, staged); break;
+        case 2: matmul_part<T, Held<T, Depth>, 2, false, Depth>(p, x, smem, smem_bytes, staged); break;
+        case 3: matmul_part<T, Held<T, Depth>, 3, false, Depth>(p, x, smem, smem_bytes, staged); break;
+        default: matmul_part_any<T>(p, x, smem, smem_bytes, staged);
     }
-}
-// For types that are rare: one variant for any number of rows.
-template <class T> __device__ __forceinline__ void matmul_part_any(const MatmulPart& p, const char* x, char* smem, int smem_bytes, Staged& staged) {
-    matmul_part<T, MAX_ROW_TILES, true, 1>(p, x, smem, smem_bytes, staged);
 }
 
 __device__ __forceinline__ void op_matmul(const MatmulArgs& args, char* smem, int smem_bytes, int block, int blocks) {

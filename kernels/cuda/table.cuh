@@ -132,7 +132,7 @@ static_assert(sizeof(SegmentResult) == 80);
 static_assert(sizeof(RowLogprobs) == 168);
 static_assert(sizeof(StepResult) == 64 * 80 + 72 * 168);
 
-#ifdef __CUDACC__
+#if defined(__CUDACC__) || defined(OPENJET_HOST)
 // A look at an uploaded table.
 struct Table {
     const uint32_t* words;

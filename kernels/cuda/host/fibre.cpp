@@ -1,5 +1,4 @@
 // Fibres that stand for a grid's threads: see shim.h. x86-64, System V.
-#include "shim.h"
 #include "launch.h"
 #include <cstdio>
 #include <cstdlib>
@@ -7,6 +6,7 @@
 #include <memory>
 #include <sys/mman.h>
 #include <vector>
+#include "shim.h"
 
 namespace host {
 

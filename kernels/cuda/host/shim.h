@@ -143,8 +143,10 @@ static inline float __fadd_rn(float a, float b) { return a + b; }
 static inline float __fsub_rn(float a, float b) { return a - b; }
 static inline float __fdiv_rn(float a, float b) { return a / b; }
 static inline float __fsqrt_rn(float a) { return std::sqrt(a); }
-static inline float __expf(float x) { return std::exp(x); }
-static inline float __logf(float x) { return std::log(x); }
+static inline float shim_exp(float x) { return std::exp(x); }
+static inline float shim_log(float x) { return std::log(x); }
+#define __expf shim_exp
+#define __logf shim_log
 static inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 static inline int __float2int_rn(float x) { return (int)std::nearbyint(x); }
 static inline int __float2int_rd(float x) { return (int)std::floor(x); }

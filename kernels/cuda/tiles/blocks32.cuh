@@ -7,7 +7,7 @@ namespace openjet {
 // Scales (d_j, d_{j+4}) of rows g and g+8 as two words; with minima, two more.
 template <bool Minima> struct Scales32 { uint32_t d0, d1, m0, m1; };
 
-template <bool Minima> __device__ __forceinline__ void load_scales(Scales32<Minima>& s, const char* p, int lane) {
+template <bool Minima> __device__ __forceinline__ void load_scales32(Scales32<Minima>& s, const char* p, int lane) {
     s.d0 = load_weights4(p + lane * 4);
     s.d1 = load_weights4(p + 128 + lane * 4);
     if (Minima) {
@@ -17,84 +17,88 @@ template <bool Minima> __device__ __forceinline__ void load_scales(Scales32<Mini
 }
 
 // Factor0, Factor1 undo what the fragments of rows g and g+8 are too small by; Zero is the zero point where there are no minima.
-template <class Raw, bool Minima, int Zero> struct Scaled32 {
+template <bool Minima, int Zero> struct Scaled32 {
     static constexpr bool BLOCK16 = false, OFFSET = true;
-    static __device__ __forceinline__ void offset(const Raw& r, uint32_t* a) {
-        const uint32_t x0 = Minima ? r.s.m0 : r.s.d0, x1 = Minima ? r.s.m1 : r.s.d1;
+    using Scales = Scales32<Minima>;
+    static __device__ __forceinline__ void offset(const Scales& s, uint32_t* a) {
+        const uint32_t x0 = Minima ? s.m0 : s.d0, x1 = Minima ? s.m1 : s.d1;
         a[0] = __byte_perm(x0, 0, 0x1010u);
         a[1] = __byte_perm(x1, 0, 0x1010u);
         a[2] = __byte_perm(x0, 0, 0x3232u);
         a[3] = __byte_perm(x1, 0, 0x3232u);
     }
-    static __device__ __forceinline__ Head head(const Raw&, float factor0, float factor1) {
+    static __device__ __forceinline__ Head factors(float factor0, float factor1) {
         const float m = Minima ? 1.0f : -(float)Zero;
         return {factor0, factor1, m, m};
     }
-    static __device__ __forceinline__ uint32_t word0(const Raw& r) { return r.s.d0; }
-    static __device__ __forceinline__ uint32_t word1(const Raw& r) { return r.s.d1; }
+    static __device__ __forceinline__ uint32_t word0(const Scales& s) { return s.d0; }
+    static __device__ __forceinline__ uint32_t word1(const Scales& s) { return s.d1; }
     static __device__ __forceinline__ void scale(const Head& h, uint32_t x0, uint32_t x1, int upper, int, float& s0, float& s1) {
         s0 = (upper ? high_float(x0) : low_float(x0)) * h.d0;
         s1 = (upper ? high_float(x1) : low_float(x1)) * h.d1;
     }
 };
 
-template <bool Minima> struct Raw4 { uint4 q[4]; Scales32<Minima> s; };
-template <bool Minima> struct Raw5 { uint4 q[4], b[1]; Scales32<Minima> s; };
-struct Raw8 { uint4 q[8]; Scales32<false> s; };
+struct Quad4 { uint32_t w[4]; };
+struct Quad5 { uint32_t w[4], b; };
+struct Quad8 { uint32_t w[8]; };
 
-template <bool Minima> struct TileQ4 : Scaled32<Raw4<Minima>, Minima, 8> {
+template <bool Minima> struct TileQ4 : Scaled32<Minima, 8> {
     static constexpr int BYTES = Minima ? 2560 : 2304;
-    using Raw = Raw4<Minima>;
-    static __device__ __forceinline__ void load(Raw& r, const char* t, int lane) {
-        load_plane(r.q, t, lane);
-        load_scales(r.s, t + 2048, lane);
-    }
-    static __device__ __forceinline__ Head head(const Raw& r, int) {
-        return Scaled32<Raw, Minima, 8>::head(r, SUBNORMAL, SUBNORMAL / 16);
-    }
-    static __device__ __forceinline__ void fragment(const Raw& r, int step, uint32_t* a) { fragment4(word(r.q, step), a); }
+    using Quad = Quad4;
+    using Scales = Scales32<Minima>;
+    static __device__ __forceinline__ void load_quad(Quad& q, const char* t, int quad, int lane) { load_nibbles(q.w, t, quad, lane); }
+    static __device__ __forceinline__ void load_scales(Scales& s, const char* t, int lane) { load_scales32(s, t + 2048, lane); }
+    static __device__ __forceinline__ Head head(const Scales&, int) { return Scaled32<Minima, 8>::factors(SUBNORMAL, SUBNORMAL / 16); }
+    static __device__ __forceinline__ void fragment(const Quad& q, int upper, int odd, uint32_t* a) { fragment4(q.w[upper * 2 + odd], a); }
 };
 using TileQ4_0 = TileQ4<false>;
 using TileQ4_1 = TileQ4<true>;
 
 // Nibble and fifth bit of one step.
-__device__ __forceinline__ void fragment5(uint32_t x, uint32_t u, int step, uint32_t* a) {
-    const uint32_t y = x >> 8, lower = pairs1<4>(u, step, 0), upper = pairs1<4>(u, step, 1);
-    a[0] = and_or(x, 0x000F000Fu, lower & 0x00100010u);
-    a[1] = and_or(x, 0x00F000F0u, lower & 0x01000100u);
-    a[2] = and_or(y, 0x000F000Fu, upper & 0x00100010u);
-    a[3] = and_or(y, 0x00F000F0u, upper & 0x01000100u);
+__device__ __forceinline__ void fragment5(uint32_t x, uint32_t u, int upper, int odd, uint32_t* a) {
+    const uint32_t y = x >> 8, first = pairs1<4>(u, upper, odd, 0), second = pairs1<4>(u, upper, odd, 1);
+    a[0] = and_or(x, 0x000F000Fu, first & 0x00100010u);
+    a[1] = and_or(x, 0x00F000F0u, first & 0x01000100u);
+    a[2] = and_or(y, 0x000F000Fu, second & 0x00100010u);
+    a[3] = and_or(y, 0x00F000F0u, second & 0x01000100u);
 }
 
-template <bool Minima> struct TileQ5 : Scaled32<Raw5<Minima>, Minima, 16> {
+template <bool Minima> struct TileQ5 : Scaled32<Minima, 16> {
     static constexpr int BYTES = Minima ? 3072 : 2816;
-    using Raw = Raw5<Minima>;
-    static __device__ __forceinline__ void load(Raw& r, const char* t, int lane) {
-        load_plane(r.q, t, lane);
-        load_plane(r.b, t + 2048, lane);
-        load_scales(r.s, t + 2560, lane);
+    using Quad = Quad5;
+    using Scales = Scales32<Minima>;
+    static __device__ __forceinline__ void load_quad(Quad& q, const char* t, int quad, int lane) {
+        load_nibbles(q.w, t, quad, lane);
+        q.b = load_bits(t + 2048, quad, lane);
     }
-    static __device__ __forceinline__ Head head(const Raw& r, int) {
-        return Scaled32<Raw, Minima, 16>::head(r, SUBNORMAL, SUBNORMAL / 16);
-    }
-    static __device__ __forceinline__ void fragment(const Raw& r, int step, uint32_t* a) {
-        fragment5(word(r.q, step), word(r.b, step >> 2), step, a);
+    static __device__ __forceinline__ void load_scales(Scales& s, const char* t, int lane) { load_scales32(s, t + 2560, lane); }
+    static __device__ __forceinline__ Head head(const Scales&, int) { return Scaled32<Minima, 16>::factors(SUBNORMAL, SUBNORMAL / 16); }
+    static __device__ __forceinline__ void fragment(const Quad& q, int upper, int odd, uint32_t* a) {
+        fragment5(q.w[upper * 2 + odd], q.b, upper, odd, a);
     }
 };
 using TileQ5_0 = TileQ5<false>;
 using TileQ5_1 = TileQ5<true>;
 
 // Bytes are the signed numbers plus 128.
-struct TileQ8_0 : Scaled32<Raw8, false, 128> {
+struct TileQ8_0 : Scaled32<false, 128> {
     static constexpr int BYTES = 4352;
-    using Raw = Raw8;
-    static __device__ __forceinline__ void load(Raw& r, const char* t, int lane) {
-        load_plane(r.q, t, lane);
-        load_scales(r.s, t + 4096, lane);
+    using Quad = Quad8;
+    static __device__ __forceinline__ void load_quad(Quad& q, const char* t, int quad, int lane) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const uint4 v = load_weights16(t + quad * 1024 + i * 512 + lane * 16);
+            q.w[4 * i] = v.x;
+            q.w[4 * i + 1] = v.y;
+            q.w[4 * i + 2] = v.z;
+            q.w[4 * i + 3] = v.w;
+        }
     }
-    static __device__ __forceinline__ Head head(const Raw& r, int) { return Scaled32::head(r, SUBNORMAL, SUBNORMAL); }
-    static __device__ __forceinline__ void fragment(const Raw& r, int step, uint32_t* a) {
-        const uint32_t x = word(r.q, 2 * step), y = word(r.q, 2 * step + 1);
+    static __device__ __forceinline__ void load_scales(Scales& s, const char* t, int lane) { load_scales32(s, t + 4096, lane); }
+    static __device__ __forceinline__ Head head(const Scales&, int) { return factors(SUBNORMAL, SUBNORMAL); }
+    static __device__ __forceinline__ void fragment(const Quad& q, int upper, int odd, uint32_t* a) {
+        const uint32_t x = q.w[upper * 4 + odd * 2], y = q.w[upper * 4 + odd * 2 + 1];
         a[0] = x & 0x00FF00FFu;
         a[1] = (x >> 8) & 0x00FF00FFu;
         a[2] = y & 0x00FF00FFu;
@@ -116,12 +120,13 @@ __device__ __forceinline__ void fragment_iq4(uint32_t x, uint32_t* a) {
     for (int p = 0; p < 4; p++) a[p] = __byte_perm(low, high, (uint32_t)(p | (4 + p) << 8)) & 0x00FF00FFu;
 }
 
-struct TileIQ4_NL : Scaled32<Raw4<false>, false, 128> {
+struct TileIQ4_NL : Scaled32<false, 128> {
     static constexpr int BYTES = 2304;
-    using Raw = Raw4<false>;
-    static __device__ __forceinline__ void load(Raw& r, const char* t, int lane) { TileQ4_0::load(r, t, lane); }
-    static __device__ __forceinline__ Head head(const Raw& r, int) { return Scaled32::head(r, SUBNORMAL, SUBNORMAL); }
-    static __device__ __forceinline__ void fragment(const Raw& r, int step, uint32_t* a) { fragment_iq4(word(r.q, step), a); }
+    using Quad = Quad4;
+    static __device__ __forceinline__ void load_quad(Quad& q, const char* t, int quad, int lane) { load_nibbles(q.w, t, quad, lane); }
+    static __device__ __forceinline__ void load_scales(Scales& s, const char* t, int lane) { load_scales32(s, t + 2048, lane); }
+    static __device__ __forceinline__ Head head(const Scales&, int) { return factors(SUBNORMAL, SUBNORMAL); }
+    static __device__ __forceinline__ void fragment(const Quad& q, int upper, int odd, uint32_t* a) { fragment_iq4(q.w[upper * 2 + odd], a); }
 };
 
 }  // namespace openjet

@@ -5,35 +5,41 @@
 
 namespace openjet {
 
-// Halves are read where they are used: keeping a tile of them in registers would leave room for nothing else.
-struct RawFloat { const char* tile; float scale0, scale1; };
+struct ScalesFloat { float scale0, scale1; };
+template <int Planes> struct QuadFloat { uint4 w[Planes][4]; };
 
 template <int Planes> struct TileFloat {
     static constexpr int BYTES = 8192 * Planes + 64;
     static constexpr bool BLOCK16 = false, OFFSET = false;
-    using Raw = RawFloat;
-    static __device__ __forceinline__ void load(Raw& r, const char* t, int lane) {
-        r.tile = t + lane * 16;
-        r.scale0 = __uint_as_float(load_weights4(t + 8192 * Planes + (lane >> 2) * 4));
-        r.scale1 = __uint_as_float(load_weights4(t + 8192 * Planes + 32 + (lane >> 2) * 4));
+    using Quad = QuadFloat<Planes>;
+    using Scales = ScalesFloat;
+    static __device__ __forceinline__ void load_quad(Quad& q, const char* t, int quad, int lane) {
+#pragma unroll
+        for (int p = 0; p < Planes; p++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) q.w[p][i] = load_weights16(t + p * 8192 + quad * 2048 + i * 512 + lane * 16);
+        }
     }
-    static __device__ __forceinline__ Head head(const Raw& r, int) { return {r.scale0, r.scale1, 0.0f, 0.0f}; }
-    static __device__ __forceinline__ void offset(const Raw&, uint32_t*) {}
-    static __device__ __forceinline__ uint32_t word0(const Raw&) { return 0; }
-    static __device__ __forceinline__ uint32_t word1(const Raw&) { return 0; }
+    static __device__ __forceinline__ void load_scales(Scales& s, const char* t, int lane) {
+        s.scale0 = __uint_as_float(load_weights4(t + 8192 * Planes + (lane >> 2) * 4));
+        s.scale1 = __uint_as_float(load_weights4(t + 8192 * Planes + 32 + (lane >> 2) * 4));
+    }
+    static __device__ __forceinline__ Head head(const Scales& s, int) { return {s.scale0, s.scale1, 0.0f, 0.0f}; }
+    static __device__ __forceinline__ void offset(const Scales&, uint32_t*) {}
+    static __device__ __forceinline__ uint32_t word0(const Scales&) { return 0; }
+    static __device__ __forceinline__ uint32_t word1(const Scales&) { return 0; }
     static __device__ __forceinline__ void scale(const Head& h, uint32_t, uint32_t, int, int, float& s0, float& s1) {
         s0 = h.d0;
         s1 = h.d1;
     }
-    // Plane 1 is only there for F32.
-    static __device__ __forceinline__ void plane(const Raw& r, int plane, int step, uint32_t* a) {
-        const uint4 v = load_weights16(r.tile + plane * 8192 + step * 512);
+    static __device__ __forceinline__ void plane(const Quad& q, int plane, int upper, int odd, uint32_t* a) {
+        const uint4 v = q.w[plane][upper * 2 + odd];
         a[0] = v.x;
         a[1] = v.y;
         a[2] = v.z;
         a[3] = v.w;
     }
-    static __device__ __forceinline__ void fragment(const Raw& r, int step, uint32_t* a) { plane(r, 0, step, a); }
+    static __device__ __forceinline__ void fragment(const Quad& q, int upper, int odd, uint32_t* a) { plane(q, 0, upper, odd, a); }
 };
 using TileF16 = TileFloat<1>;
 using TileF32 = TileFloat<2>;

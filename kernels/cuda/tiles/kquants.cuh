@@ -15,67 +15,72 @@ __device__ __forceinline__ uint32_t gather_d(uint32_t x, int j) {
     return p;
 }
 
-template <class Raw> struct Scaled45 {
+struct Scaled45 {
     static constexpr bool BLOCK16 = false, OFFSET = true;
-    static __device__ __forceinline__ Head head(const Raw& r, int lane) {
-        const uint32_t d0 = gather_d(r.s.h0, lane & 3), d1 = gather_d(r.s.h1, lane & 3);
+    using Scales = Scales45;
+    static __device__ __forceinline__ Head head(const Scales& r, int lane) {
+        const uint32_t d0 = gather_d(r.h0, lane & 3), d1 = gather_d(r.h1, lane & 3);
         return {low_float(d0) * SUBNORMAL, low_float(d1) * (SUBNORMAL / 16), high_float(d0) * -SUBNORMAL, high_float(d1) * -SUBNORMAL};
     }
-    static __device__ __forceinline__ void offset(const Raw& r, uint32_t* a) {
-        a[0] = both_halves((r.s.h0 >> 6) & 63);
-        a[1] = both_halves((r.s.h1 >> 6) & 63);
-        a[2] = both_halves((r.s.h0 >> 22) & 63);
-        a[3] = both_halves((r.s.h1 >> 22) & 63);
+    static __device__ __forceinline__ void offset(const Scales& r, uint32_t* a) {
+        a[0] = both_halves((r.h0 >> 6) & 63);
+        a[1] = both_halves((r.h1 >> 6) & 63);
+        a[2] = both_halves((r.h0 >> 22) & 63);
+        a[3] = both_halves((r.h1 >> 22) & 63);
     }
-    static __device__ __forceinline__ uint32_t word0(const Raw& r) { return r.s.h0; }
-    static __device__ __forceinline__ uint32_t word1(const Raw& r) { return r.s.h1; }
+    static __device__ __forceinline__ uint32_t word0(const Scales& r) { return r.h0; }
+    static __device__ __forceinline__ uint32_t word1(const Scales& r) { return r.h1; }
     static __device__ __forceinline__ void scale(const Head& h, uint32_t x0, uint32_t x1, int upper, int, float& s0, float& s1) {
         s0 = small_float((upper ? x0 >> 16 : x0) & 63) * h.d0;
         s1 = small_float((upper ? x1 >> 16 : x1) & 63) * h.d1;
     }
 };
 
-struct RawQ4_K { uint4 q[4]; Scales45 s; };
-struct TileQ4_K : Scaled45<RawQ4_K> {
+struct TileQ4_K : Scaled45 {
     static constexpr int BYTES = 2304;
-    using Raw = RawQ4_K;
-    static __device__ __forceinline__ void load(Raw& r, const char* t, int lane) {
-        load_plane(r.q, t, lane);
-        r.s.h0 = load_weights4(t + 2048 + lane * 4);
-        r.s.h1 = load_weights4(t + 2176 + lane * 4);
+    using Quad = Quad4;
+    static __device__ __forceinline__ void load_quad(Quad& q, const char* t, int quad, int lane) { load_nibbles(q.w, t, quad, lane); }
+    static __device__ __forceinline__ void load_scales(Scales& s, const char* t, int lane) {
+        s.h0 = load_weights4(t + 2048 + lane * 4);
+        s.h1 = load_weights4(t + 2176 + lane * 4);
     }
-    static __device__ __forceinline__ void fragment(const Raw& r, int step, uint32_t* a) { fragment4(word(r.q, step), a); }
+    static __device__ __forceinline__ void fragment(const Quad& q, int upper, int odd, uint32_t* a) { fragment4(q.w[upper * 2 + odd], a); }
 };
 
-struct RawQ5_K { uint4 q[4], b[1]; Scales45 s; };
-struct TileQ5_K : Scaled45<RawQ5_K> {
+struct TileQ5_K : Scaled45 {
     static constexpr int BYTES = 2816;
-    using Raw = RawQ5_K;
-    static __device__ __forceinline__ void load(Raw& r, const char* t, int lane) {
-        load_plane(r.q, t, lane);
-        load_plane(r.b, t + 2048, lane);
-        r.s.h0 = load_weights4(t + 2560 + lane * 4);
-        r.s.h1 = load_weights4(t + 2688 + lane * 4);
+    using Quad = Quad5;
+    static __device__ __forceinline__ void load_quad(Quad& q, const char* t, int quad, int lane) {
+        load_nibbles(q.w, t, quad, lane);
+        q.b = load_bits(t + 2048, quad, lane);
     }
-    static __device__ __forceinline__ void fragment(const Raw& r, int step, uint32_t* a) {
-        fragment5(word(r.q, step), word(r.b, step >> 2), step, a);
+    static __device__ __forceinline__ void load_scales(Scales& s, const char* t, int lane) {
+        s.h0 = load_weights4(t + 2560 + lane * 4);
+        s.h1 = load_weights4(t + 2688 + lane * 4);
+    }
+    static __device__ __forceinline__ void fragment(const Quad& q, int upper, int odd, uint32_t* a) {
+        fragment5(q.w[upper * 2 + odd], q.b, upper, odd, a);
     }
 };
 
 // Scale bytes of steps 2j, 2j+1, 2j+8, 2j+9 of rows g and g+8 (plus 128), and the two rows' d.
-struct RawQ6_K { uint4 q[4], z[2]; uint32_t s0, s1, d; };
+struct ScalesQ6_K { uint32_t s0, s1, d; };
+struct Quad6 { uint32_t w[4], z[2]; };
 struct TileQ6_K {
     static constexpr int BYTES = 3360;
     static constexpr bool BLOCK16 = true, OFFSET = true;
-    using Raw = RawQ6_K;
-    static __device__ __forceinline__ void load(Raw& r, const char* t, int lane) {
-        load_plane(r.q, t, lane);
-        load_plane(r.z, t + 2048, lane);
+    using Quad = Quad6;
+    using Scales = ScalesQ6_K;
+    static __device__ __forceinline__ void load_quad(Quad& q, const char* t, int quad, int lane) {
+        load_nibbles(q.w, t, quad, lane);
+        load_pairs(q.z, t + 2048, quad, lane);
+    }
+    static __device__ __forceinline__ void load_scales(Scales& r, const char* t, int lane) {
         r.s0 = load_weights4(t + 3072 + lane * 4);
         r.s1 = load_weights4(t + 3200 + lane * 4);
         r.d = load_weights4(t + 3328 + (lane >> 2) * 4);
     }
-    static __device__ __forceinline__ Head head(const Raw& r, int) {
+    static __device__ __forceinline__ Head head(const Scales& r, int) {
         const float d0 = low_float(r.d), d1 = high_float(r.d);
         return {d0 * SUBNORMAL, d1 * (SUBNORMAL / 16), d0 * -32.0f, d1 * -32.0f};
     }
@@ -84,97 +89,103 @@ struct TileQ6_K {
         const half2 h = as_half2(__byte_perm(x, 0x64646464u, first ? 0x4342u : 0x4140u));
         return bits(__hsub2(h, __float2half2_rn(1152.0f)));
     }
-    static __device__ __forceinline__ void offset(const Raw& r, uint32_t* a) {
+    static __device__ __forceinline__ void offset(const Scales& r, uint32_t* a) {
         a[0] = signed_bytes(r.s0, 0);
         a[1] = signed_bytes(r.s1, 0);
         a[2] = signed_bytes(r.s0, 2);
         a[3] = signed_bytes(r.s1, 2);
     }
-    static __device__ __forceinline__ uint32_t word0(const Raw& r) { return r.s0; }
-    static __device__ __forceinline__ uint32_t word1(const Raw& r) { return r.s1; }
+    static __device__ __forceinline__ uint32_t word0(const Scales& r) { return r.s0; }
+    static __device__ __forceinline__ uint32_t word1(const Scales& r) { return r.s1; }
     static __device__ __forceinline__ void scale(const Head& h, uint32_t x0, uint32_t x1, int upper, int odd, float& s0, float& s1) {
         s0 = (byte_float(x0, upper * 2 + odd) - 128.0f) * h.d0;
         s1 = (byte_float(x1, upper * 2 + odd) - 128.0f) * h.d1;
     }
-    static __device__ __forceinline__ void fragment(const Raw& r, int step, uint32_t* a) {
-        const uint32_t x = word(r.q, step), y = x >> 8, z = word(r.z, step >> 1);
+    static __device__ __forceinline__ void fragment(const Quad& q, int upper, int odd, uint32_t* a) {
+        const uint32_t x = q.w[upper * 2 + odd], y = x >> 8, z = q.z[upper];
         uint32_t low, high;
-        pairs2(z, step, 0, low, high);
+        pairs2(z, odd, 0, low, high);
         a[0] = and_or(x, 0x000F000Fu, low & 0x00300030u);
         a[1] = and_or(x, 0x00F000F0u, high & 0x03000300u);
-        pairs2(z, step, 1, low, high);
+        pairs2(z, odd, 1, low, high);
         a[2] = and_or(y, 0x000F000Fu, low & 0x00300030u);
         a[3] = and_or(y, 0x00F000F0u, high & 0x03000300u);
     }
 };
 
 // Scale bytes (scale in the low, minimum in the high nibble) as Q6_K's, and (d, dmin) of rows g and g+8.
-struct RawQ2_K { uint4 z[2]; uint32_t s0, s1, d0, d1; };
+struct ScalesQ2_K { uint32_t s0, s1, d0, d1; };
+struct Quad2 { uint32_t z[2]; };
 struct TileQ2_K {
     static constexpr int BYTES = 1344;
     static constexpr bool BLOCK16 = true, OFFSET = true;
-    using Raw = RawQ2_K;
-    static __device__ __forceinline__ void load(Raw& r, const char* t, int lane) {
-        load_plane(r.z, t, lane);
+    using Quad = Quad2;
+    using Scales = ScalesQ2_K;
+    static __device__ __forceinline__ void load_quad(Quad& q, const char* t, int quad, int lane) { load_pairs(q.z, t, quad, lane); }
+    static __device__ __forceinline__ void load_scales(Scales& r, const char* t, int lane) {
         r.s0 = load_weights4(t + 1024 + lane * 4);
         r.s1 = load_weights4(t + 1152 + lane * 4);
         r.d0 = load_weights4(t + 1280 + (lane >> 2) * 4);
         r.d1 = load_weights4(t + 1312 + (lane >> 2) * 4);
     }
-    static __device__ __forceinline__ Head head(const Raw& r, int) {
+    static __device__ __forceinline__ Head head(const Scales& r, int) {
         return {low_float(r.d0) * (SUBNORMAL / 16), low_float(r.d1) * (SUBNORMAL / 256), high_float(r.d0) * -SUBNORMAL,
                 high_float(r.d1) * -SUBNORMAL};
     }
-    static __device__ __forceinline__ void offset(const Raw& r, uint32_t* a) {
+    static __device__ __forceinline__ void offset(const Scales& r, uint32_t* a) {
         const uint32_t m0 = (r.s0 >> 4) & 0x0F0F0F0Fu, m1 = (r.s1 >> 4) & 0x0F0F0F0Fu;
         a[0] = bytes_to_halves(m0, 0);
         a[1] = bytes_to_halves(m1, 0);
         a[2] = bytes_to_halves(m0, 2);
         a[3] = bytes_to_halves(m1, 2);
     }
-    static __device__ __forceinline__ uint32_t word0(const Raw& r) { return r.s0; }
-    static __device__ __forceinline__ uint32_t word1(const Raw& r) { return r.s1; }
+    static __device__ __forceinline__ uint32_t word0(const Scales& r) { return r.s0; }
+    static __device__ __forceinline__ uint32_t word1(const Scales& r) { return r.s1; }
     static __device__ __forceinline__ void scale(const Head& h, uint32_t x0, uint32_t x1, int upper, int odd, float& s0, float& s1) {
         const int i = upper * 2 + odd;
         s0 = small_float((x0 >> (8 * i)) & 15) * h.d0;
         s1 = small_float((x1 >> (8 * i)) & 15) * h.d1;
     }
-    static __device__ __forceinline__ void fragment(const Raw& r, int step, uint32_t* a) {
-        const uint32_t z = word(r.z, step >> 1);
+    static __device__ __forceinline__ void fragment(const Quad& q, int upper, int odd, uint32_t* a) {
+        const uint32_t z = q.z[upper];
         uint32_t low, high;
-        pairs2(z, step, 0, low, high);
+        pairs2(z, odd, 0, low, high);
         a[0] = low & 0x00300030u;
         a[1] = high & 0x03000300u;
-        pairs2(z, step, 1, low, high);
+        pairs2(z, odd, 1, low, high);
         a[2] = low & 0x00300030u;
         a[3] = high & 0x03000300u;
     }
 };
 
 // Four scales of 6 bits of rows g and g+8: low 16 bits of each in `low`, high 8 bits of each in `high`; the two rows' d.
-struct RawQ3_K { uint4 z[2], b[1]; uint32_t low, high, d; };
+struct ScalesQ3_K { uint32_t low, high, d; };
+struct Quad3 { uint32_t z[2], b; };
 struct TileQ3_K {
     static constexpr int BYTES = 1760;
     static constexpr bool BLOCK16 = true, OFFSET = true;
-    using Raw = RawQ3_K;
-    static __device__ __forceinline__ void load(Raw& r, const char* t, int lane) {
-        load_plane(r.z, t, lane);
-        load_plane(r.b, t + 1024, lane);
+    using Quad = Quad3;
+    using Scales = ScalesQ3_K;
+    static __device__ __forceinline__ void load_quad(Quad& q, const char* t, int quad, int lane) {
+        load_pairs(q.z, t, quad, lane);
+        q.b = load_bits(t + 1024, quad, lane);
+    }
+    static __device__ __forceinline__ void load_scales(Scales& r, const char* t, int lane) {
         r.low = load_weights4(t + 1536 + lane * 4);
         r.high = load_weights2(t + 1664 + lane * 2);
         r.d = load_weights4(t + 1728 + (lane >> 2) * 4);
     }
-    static __device__ __forceinline__ Head head(const Raw& r, int) {
+    static __device__ __forceinline__ Head head(const Scales& r, int) {
         const float d0 = low_float(r.d), d1 = high_float(r.d);
         return {d0 * (SUBNORMAL / 16), d1 * (SUBNORMAL / 256), d0 * -4.0f, d1 * -4.0f};
     }
-    static __device__ __forceinline__ uint32_t word0(const Raw& r) { return (r.low & 0xFFFFu) | (r.high & 0xFFu) << 16; }
-    static __device__ __forceinline__ uint32_t word1(const Raw& r) { return r.low >> 16 | (r.high >> 8) << 16; }
+    static __device__ __forceinline__ uint32_t word0(const Scales& r) { return (r.low & 0xFFFFu) | (r.high & 0xFFu) << 16; }
+    static __device__ __forceinline__ uint32_t word1(const Scales& r) { return r.low >> 16 | (r.high >> 8) << 16; }
     static __device__ __forceinline__ uint32_t pair(uint32_t x) {
         const uint32_t two = (x & 63) | (x >> 6 & 63) << 16 | 0x64006400u;
         return bits(__hsub2(as_half2(two), __float2half2_rn(1056.0f)));
     }
-    static __device__ __forceinline__ void offset(const Raw& r, uint32_t* a) {
+    static __device__ __forceinline__ void offset(const Scales& r, uint32_t* a) {
         const uint32_t x0 = word0(r), x1 = word1(r);
         a[0] = pair(x0);
         a[1] = pair(x1);
@@ -186,14 +197,14 @@ struct TileQ3_K {
         s0 = (small_float(x0 >> at & 63) - 32.0f) * h.d0;
         s1 = (small_float(x1 >> at & 63) - 32.0f) * h.d1;
     }
-    static __device__ __forceinline__ void fragment(const Raw& r, int step, uint32_t* a) {
-        const uint32_t z = word(r.z, step >> 1), u = word(r.b, step >> 2);
-        uint32_t low, high, bit = pairs1<6>(u, step, 0);
-        pairs2(z, step, 0, low, high);
+    static __device__ __forceinline__ void fragment(const Quad& q, int upper, int odd, uint32_t* a) {
+        const uint32_t z = q.z[upper], u = q.b;
+        uint32_t low, high, bit = pairs1<6>(u, upper, odd, 0);
+        pairs2(z, odd, 0, low, high);
         a[0] = and_or(low, 0x00300030u, bit & 0x00400040u);
         a[1] = and_or(high, 0x03000300u, bit & 0x04000400u);
-        bit = pairs1<6>(u, step, 1);
-        pairs2(z, step, 1, low, high);
+        bit = pairs1<6>(u, upper, odd, 1);
+        pairs2(z, odd, 1, low, high);
         a[2] = and_or(low, 0x00300030u, bit & 0x00400040u);
         a[3] = and_or(high, 0x03000300u, bit & 0x04000400u);
     }
@@ -201,28 +212,27 @@ struct TileQ3_K {
 
 // One word a lane: for row g in the low, for row g+8 in the high half: scales of sub-blocks j and j+4 (6 bits each) and nibble j
 // of d.
-struct RawIQ4_XS { uint4 q[4]; uint32_t s; };
+struct ScalesIQ4_XS { uint32_t s; };
 struct TileIQ4_XS {
     static constexpr int BYTES = 2176;
     static constexpr bool BLOCK16 = false, OFFSET = true;
-    using Raw = RawIQ4_XS;
-    static __device__ __forceinline__ void load(Raw& r, const char* t, int lane) {
-        load_plane(r.q, t, lane);
-        r.s = load_weights4(t + 2048 + lane * 4);
-    }
-    static __device__ __forceinline__ Head head(const Raw& r, int lane) {
+    using Quad = Quad4;
+    using Scales = ScalesIQ4_XS;
+    static __device__ __forceinline__ void load_quad(Quad& q, const char* t, int quad, int lane) { load_nibbles(q.w, t, quad, lane); }
+    static __device__ __forceinline__ void load_scales(Scales& r, const char* t, int lane) { r.s = load_weights4(t + 2048 + lane * 4); }
+    static __device__ __forceinline__ Head head(const Scales& r, int lane) {
         uint32_t p = (r.s >> 12 & 0x000F000Fu) << (4 * (lane & 3));
         p |= __shfl_xor_sync(0xffffffffu, p, 1);
         p |= __shfl_xor_sync(0xffffffffu, p, 2);
         const float d0 = low_float(p), d1 = high_float(p);
         return {d0 * SUBNORMAL, d1 * SUBNORMAL, d0 * -128.0f, d1 * -128.0f};
     }
-    static __device__ __forceinline__ uint32_t word0(const Raw& r) { return r.s & 0xFFFFu; }
-    static __device__ __forceinline__ uint32_t word1(const Raw& r) { return r.s >> 16; }
+    static __device__ __forceinline__ uint32_t word0(const Scales& r) { return r.s & 0xFFFFu; }
+    static __device__ __forceinline__ uint32_t word1(const Scales& r) { return r.s >> 16; }
     static __device__ __forceinline__ uint32_t twice(uint32_t x) {
         return bits(__hsub2(as_half2(both_halves(x & 63) | 0x64006400u), __float2half2_rn(1056.0f)));
     }
-    static __device__ __forceinline__ void offset(const Raw& r, uint32_t* a) {
+    static __device__ __forceinline__ void offset(const Scales& r, uint32_t* a) {
         a[0] = twice(r.s);
         a[1] = twice(r.s >> 16);
         a[2] = twice(r.s >> 6);
@@ -232,7 +242,7 @@ struct TileIQ4_XS {
         s0 = (small_float((upper ? x0 >> 6 : x0) & 63) - 32.0f) * h.d0;
         s1 = (small_float((upper ? x1 >> 6 : x1) & 63) - 32.0f) * h.d1;
     }
-    static __device__ __forceinline__ void fragment(const Raw& r, int step, uint32_t* a) { fragment_iq4(word(r.q, step), a); }
+    static __device__ __forceinline__ void fragment(const Quad& q, int upper, int odd, uint32_t* a) { fragment_iq4(q.w[upper * 2 + odd], a); }
 };
 
 }  // namespace openjet

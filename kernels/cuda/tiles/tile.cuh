@@ -3,9 +3,10 @@
 // A lane 4g+j owns rows g and g+8 and, in each of 16 k-steps of 16 inputs, columns 2j, 2j+1, 2j+8, 2j+9: eight weights, in four
 // pairs: p0 (row g, columns 2j, 2j+1), p1 (row g+8, same columns), p2 (row g, columns 2j+8, 2j+9), p3 (row g+8, same).
 // src/repack/ writes the planes:
-//   4 bits: a word for (step, lane), lane-major 16 bytes for four steps: pair p at bits 4p and 4p+16.
-//   2 bits: a word for (two steps, lane), likewise; 1 bit: a word for (four steps, lane).
-//   8 bits: two words for (step, lane): bytes (p0 low, p1 low, p0 high, p1 high), then p2, p3.
+// in quads of steps: quad i has steps 2i, 2i+1 (upper = 0, odd = 0, 1) and 2i+8, 2i+9 (upper = 1).
+//   4 bits: a word for (step, lane), 16 bytes a lane for a quad: pair p at bits 4p and 4p+16.
+//   2 bits: a word for (upper, lane), 8 bytes a lane for a quad; 1 bit: a word a lane for a quad.
+//   8 bits: two words for (step, lane): bytes (p0 low, p1 low, p0 high, p1 high), then p2, p3. 16 bits: four words, p0 .. p3.
 // then the scales: a lane holds those of sub-blocks j and j+4 (blocks of 32) or j', j'+1, j'+8, j'+9 with j' = 2j (blocks of 16).
 //
 // Quantised integers are used as they are: the integer q in the low bits of a half is the subnormal q * 2^-24, which tensor
@@ -13,8 +14,9 @@
 // Offsets (zero points and minima) are one more product per tile, with the sums of 16 activations. So a product differs from
 // exact arithmetic by the rounding of activations to halves and by f32 sums alone.
 //
-// A type provides: BYTES of a tile; BLOCK16 (scales for 16, else for 32 inputs); OFFSET (has offsets); Raw, what a lane loads;
-// Head, the tile's scales; load, head, scale, offset, fragment.
+// A type provides: BYTES of a tile; BLOCK16 (scales for 16, else for 32 inputs); OFFSET (has offsets); Quad and Scales, what a
+// lane loads, and load_quad, load_scales; head, which forms a tile's Head; offset and fragment, the tensor cores' operands; word0
+// and word1, the scales as other lanes of the group want them, and scale, which picks from them.
 #pragma once
 #include "../common.cuh"
 
@@ -27,14 +29,20 @@ enum WeightType : uint32_t {
 
 constexpr float SUBNORMAL = 16777216.0f;   // 2^24: from subnormal halves back to integers
 
-template <int N> __device__ __forceinline__ void load_plane(uint4 (&q)[N], const char* plane, int lane) {
-#pragma unroll
-    for (int i = 0; i < N; i++) q[i] = load_weights16(plane + i * 512 + lane * 16);
+// What a lane loads of a quad from planes of 4, 2 and 1 bits.
+__device__ __forceinline__ void load_nibbles(uint32_t (&w)[4], const char* plane, int quad, int lane) {
+    const uint4 v = load_weights16(plane + quad * 512 + lane * 16);
+    w[0] = v.x;
+    w[1] = v.y;
+    w[2] = v.z;
+    w[3] = v.w;
 }
-template <int N> __device__ __forceinline__ uint32_t word(const uint4 (&q)[N], int i) {
-    const uint4& v = q[i >> 2];
-    return (i & 3) == 0 ? v.x : (i & 3) == 1 ? v.y : (i & 3) == 2 ? v.z : v.w;
+__device__ __forceinline__ void load_pairs(uint32_t (&z)[2], const char* plane, int quad, int lane) {
+    const uint2 v = load_weights8(plane + quad * 256 + lane * 8);
+    z[0] = v.x;
+    z[1] = v.y;
 }
+__device__ __forceinline__ uint32_t load_bits(const char* plane, int quad, int lane) { return load_weights4(plane + quad * 128 + lane * 4); }
 
 // Nibbles; rows g+8 come times 16.
 __device__ __forceinline__ void fragment4(uint32_t x, uint32_t* a) {
@@ -44,18 +52,18 @@ __device__ __forceinline__ void fragment4(uint32_t x, uint32_t* a) {
     a[2] = y & 0x000F000Fu;
     a[3] = y & 0x00F000F0u;
 }
-// The 2-bit plane's word moved so that pairs p0, p1 (half = 0) or p2, p3 (half = 1) of step `step & 1` stand at bits 4 and 8.
-__device__ __forceinline__ void pairs2(uint32_t z, int step, int half, uint32_t& low, uint32_t& high) {
-    if ((step & 1) == 0) {
+// The 2-bit plane's word moved so that pairs p0, p1 (half = 0) or p2, p3 (half = 1) of an even or odd step stand at bits 4 and 8.
+__device__ __forceinline__ void pairs2(uint32_t z, int odd, int half, uint32_t& low, uint32_t& high) {
+    if (odd == 0) {
         low = high = half ? z >> 2 : z;
     } else {
         low = half ? z >> 10 : z >> 8;
         high = half ? z << 6 : z << 8;
     }
 }
-// The 1-bit plane's word moved so that p0 (p2) of step `step & 3` stands at bit `To` and p1 (p3) at bit To + 4.
-template <int To> __device__ __forceinline__ uint32_t pairs1(uint32_t u, int step, int half) {
-    const int c = (step & 3) * 2 + half;
+// The 1-bit plane's word moved so that p0 (p2) of a quad's step stands at bit `To` and p1 (p3) at bit To + 4.
+template <int To> __device__ __forceinline__ uint32_t pairs1(uint32_t u, int upper, int odd, int half) {
+    const int c = upper * 4 + odd * 2 + half;
     const int at = (c & 3) | (c >> 2) << 3;
     return at < To ? u << (To - at) : u >> (at - To);
 }

@@ -1,0 +1,188 @@
+//! The machine that runs the device code: a CUDA GPU, or in tests the CPU.
+
+mod cuda;
+#[cfg(has_host_device)]
+mod host;
+
+use std::sync::Arc;
+
+pub use cuda::{DeviceInfo, DeviceProblem, Selector, available, list};
+
+/// Why the device can't go on: which call failed and the driver's words. Sticky.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{call}: {reason}")]
+pub struct DeviceError {
+    /// What was tried.
+    pub call: String,
+    /// Why it failed.
+    pub reason: String,
+}
+
+/// Where a program runs and memory lies. Calls are made from one thread at a time and are done, or failed, on return.
+pub(crate) trait Api: Send + Sync {
+    fn describe(&self) -> String;
+    fn blocks(&self) -> u32;
+    fn shared_bytes(&self) -> usize;
+    fn allocate(&self, bytes: usize) -> Result<u64, DeviceError>;
+    fn free(&self, address: u64);
+    fn fill_zero(&self, address: u64, bytes: usize) -> Result<(), DeviceError>;
+    fn upload(&self, address: u64, bytes: &[u8]) -> Result<(), DeviceError>;
+    fn download(&self, address: u64, bytes: &mut [u8]) -> Result<(), DeviceError>;
+    fn run(&self, ops: u64, count: u32, table: u64, counter: u64) -> Result<(), DeviceError>;
+    fn synchronize(&self) -> Result<(), DeviceError>;
+    fn free_bytes(&self) -> Result<usize, DeviceError>;
+}
+
+/// A handle to a device; clones are the same device.
+#[derive(Clone)]
+pub struct Device(Arc<dyn Api>);
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0.describe())
+    }
+}
+
+impl Device {
+    /// Opens a CUDA GPU and loads the device code.
+    ///
+    /// # Errors
+    /// Why there is no such GPU or why it can't be used.
+    pub fn cuda(selector: &Selector) -> Result<Self, DeviceProblem> {
+        Ok(Self(Arc::new(cuda::Cuda::open(selector)?)))
+    }
+
+    /// The CPU, running the device code with this many blocks and bytes of shared memory. Only for tests.
+    #[cfg(has_host_device)]
+    #[must_use]
+    pub fn host(blocks: u32, shared_bytes: usize) -> Self {
+        Self(Arc::new(host::Host { blocks, shared_bytes }))
+    }
+
+    /// A line for people.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        self.0.describe()
+    }
+
+    /// Blocks of a launch.
+    #[must_use]
+    pub fn blocks(&self) -> u32 {
+        self.0.blocks()
+    }
+
+    /// Bytes of shared memory of a block.
+    #[must_use]
+    pub fn shared_bytes(&self) -> usize {
+        self.0.shared_bytes()
+    }
+
+    /// Bytes that can still be allocated.
+    ///
+    /// # Errors
+    /// When the driver fails.
+    pub fn free_bytes(&self) -> Result<usize, DeviceError> {
+        self.0.free_bytes()
+    }
+
+    /// Allocates memory, filled with zeros.
+    ///
+    /// # Errors
+    /// When there is not enough.
+    pub fn allocate(&self, bytes: usize) -> Result<Buffer, DeviceError> {
+        let address = self.0.allocate(bytes.max(256))?;
+        let buffer = Buffer { device: self.clone(), address, bytes };
+        self.0.fill_zero(address, bytes.max(256))?;
+        Ok(buffer)
+    }
+
+    /// Allocates memory and copies `bytes` into it.
+    ///
+    /// # Errors
+    /// When there is not enough, or the copy fails.
+    pub fn upload(&self, bytes: &[u8]) -> Result<Buffer, DeviceError> {
+        let buffer = self.allocate(bytes.len())?;
+        buffer.write(0, bytes)?;
+        Ok(buffer)
+    }
+
+    /// Runs `count` ops of a program and waits for the end.
+    ///
+    /// # Errors
+    /// When the launch or the kernel fails.
+    pub(crate) fn run(&self, ops: u64, count: u32, table: u64, counter: u64) -> Result<(), DeviceError> {
+        self.0.run(ops, count, table, counter)?;
+        self.0.synchronize()
+    }
+}
+
+/// Memory of a device.
+#[derive(Debug)]
+pub struct Buffer {
+    device: Device,
+    address: u64,
+    bytes: usize,
+}
+
+impl Buffer {
+    /// Where it lies, for the device.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Its length.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    fn check(&self, call: &str, offset: usize, bytes: usize) -> Result<u64, DeviceError> {
+        if offset.checked_add(bytes).is_some_and(|end| end <= self.bytes) {
+            return Ok(self.address + offset as u64);
+        }
+        Err(DeviceError {
+            call: call.into(),
+            reason: format!("{bytes} bytes at {offset} are outside a buffer of {}", self.bytes),
+        })
+    }
+
+    /// Copies `bytes` to `offset`.
+    ///
+    /// # Errors
+    /// When they don't fit or the copy fails.
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), DeviceError> {
+        let address = self.check("copy to the device", offset, bytes.len())?;
+        self.device.0.upload(address, bytes)
+    }
+
+    /// Copies from `offset` into `bytes`.
+    ///
+    /// # Errors
+    /// When they are not there or the copy fails.
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        let address = self.check("copy from the device", offset, bytes.len())?;
+        self.device.0.download(address, bytes)
+    }
+
+    /// Sets `bytes` at `offset` to zero.
+    ///
+    /// # Errors
+    /// When they are not there or the device fails.
+    pub fn clear(&self, offset: usize, bytes: usize) -> Result<(), DeviceError> {
+        let address = self.check("clear", offset, bytes)?;
+        self.device.0.fill_zero(address, bytes)
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.device.0.free(self.address);
+    }
+}

@@ -1,0 +1,216 @@
+//! The list of ops that the persistent kernel walks: mirrors `cuda/program.cuh` and the argument structures of the ops.
+//!
+//! Addresses are the device's own (see [`crate::device::Buffer::address`]).
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::device::{Buffer, Device, DeviceError};
+use crate::repack::WeightType;
+
+/// Matrices that one matmul op can multiply with the same input.
+pub const MAX_JOBS: usize = 4;
+/// Bytes of 8 rows x 256 columns of a matmul's input; `FRAGMENT_BYTES` in `cuda/fragment.cuh`.
+pub const FRAGMENT_BYTES: usize = 4640;
+
+/// Bytes of a fragment buffer for `rows` rows of `columns` numbers.
+#[must_use]
+pub const fn fragment_bytes(rows: usize, columns: usize) -> usize {
+    rows.div_ceil(8) * columns.div_ceil(256) * FRAGMENT_BYTES
+}
+
+/// Argument structures: plain old data, laid out as in C, at most 240 bytes.
+pub trait Args: Pod {
+    /// Number of the op, as in `cuda/program.cuh`.
+    const KIND: u32;
+}
+
+/// Embedding lookup.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+#[allow(missing_docs, reason = "the fields are described in cuda/embed.cuh")]
+pub struct EmbedArgs {
+    pub weights: u64,
+    pub tokens: u64,
+    pub rows: u64,
+    pub x: u64,
+    pub ty: u32,
+    pub width: u32,
+    pub stride: u32,
+    pub token_stride: u32,
+    pub tokens_offset: u64,
+}
+
+impl Args for EmbedArgs {
+    const KIND: u32 = 0;
+}
+
+/// Residual addition, RMS norm and the next matmul's input.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+#[allow(missing_docs, reason = "the fields are described in cuda/norm.cuh")]
+pub struct NormArgs {
+    pub x: u64,
+    pub parts: u64,
+    pub weight: u64,
+    pub normed: u64,
+    pub fragments: u64,
+    pub rows: u64,
+    pub split_stride: u64,
+    pub splits: u32,
+    pub width: u32,
+    pub stride: u32,
+    pub part_stride: u32,
+    pub normed_stride: u32,
+    pub first_column_tile: u32,
+    pub assign: u32,
+    pub eps: f32,
+}
+
+impl Args for NormArgs {
+    const KIND: u32 = 1;
+}
+
+/// Rows of f32 to a matmul's input, with or without `silu(a) * b`.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+#[allow(missing_docs, reason = "the fields are described in cuda/norm.cuh")]
+pub struct PackArgs {
+    pub a: u64,
+    pub b: u64,
+    pub fragments: u64,
+    pub rows: u64,
+    pub width: u32,
+    pub stride: u32,
+}
+
+impl Args for PackArgs {
+    const KIND: u32 = 2;
+}
+
+/// One matrix of a matmul op.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+#[allow(missing_docs, reason = "the fields are described in cuda/matmul.cuh")]
+pub struct MatmulJob {
+    pub weights: u64,
+    pub y: u64,
+    pub ty: u32,
+    pub outputs: u32,
+    pub stride: u32,
+    pub splits: u32,
+    pub split_stride: u64,
+}
+
+/// Products of up to four matrices with one input.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+#[allow(missing_docs, reason = "the fields are described in cuda/matmul.cuh")]
+pub struct MatmulArgs {
+    pub x: u64,
+    pub rows: u64,
+    pub inputs: u32,
+    pub jobs: u32,
+    pub job: [MatmulJob; MAX_JOBS],
+}
+
+impl Args for MatmulArgs {
+    const KIND: u32 = 3;
+}
+
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C, align(16))]
+struct Op {
+    kind: u32,
+    min_draft: u32,
+    barrier: u32,
+    reserved: u32,
+    args: [u64; 30],
+}
+
+const _: () = assert!(size_of::<Op>() == 256);
+
+/// A weight matrix on the device.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceMatrix {
+    /// Where its tiles lie.
+    pub address: u64,
+    /// What they are.
+    pub ty: WeightType,
+    /// Outputs.
+    pub rows: usize,
+    /// Inputs.
+    pub columns: usize,
+}
+
+/// A program being written.
+#[derive(Debug, Default)]
+pub struct ProgramBuilder {
+    ops: Vec<Op>,
+    min_draft: u32,
+}
+
+impl ProgramBuilder {
+    /// Ops from here on are skipped in steps whose draft depth is lower.
+    pub fn min_draft(&mut self, depth: u32) {
+        self.min_draft = depth;
+    }
+
+    /// Adds an op that runs at the same time as the one after it.
+    pub fn along<A: Args>(&mut self, args: A) -> &mut Self {
+        let mut op = Op { kind: A::KIND, min_draft: self.min_draft, barrier: 0, reserved: 0, args: [0; 30] };
+        let bytes = bytemuck::bytes_of(&args);
+        bytemuck::cast_slice_mut::<u64, u8>(&mut op.args)[..bytes.len()].copy_from_slice(bytes);
+        self.ops.push(op);
+        self
+    }
+
+    /// Adds an op whose results the next one may read.
+    pub fn then<A: Args>(&mut self, args: A) -> &mut Self {
+        self.along(args);
+        if let Some(op) = self.ops.last_mut() {
+            op.barrier = 1;
+        }
+        self
+    }
+
+    /// Uploads it.
+    ///
+    /// # Errors
+    /// When the device has no room or fails.
+    pub fn finish(self, device: &Device) -> Result<Program, DeviceError> {
+        let ops = device.upload(bytemuck::cast_slice(&self.ops))?;
+        let counter = device.allocate(4)?;
+        Ok(Program { device: device.clone(), ops, counter, count: self.ops.len() as u32 })
+    }
+}
+
+/// A program on the device.
+#[derive(Debug)]
+pub struct Program {
+    device: Device,
+    ops: Buffer,
+    counter: Buffer,
+    count: u32,
+}
+
+impl Program {
+    /// Ops in it.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.count as usize
+    }
+
+    /// Whether it does nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Runs it on the step table at `table` and waits for the end.
+    ///
+    /// # Errors
+    /// When the launch or the kernel fails.
+    pub fn run(&self, table: &Buffer) -> Result<(), DeviceError> {
+        self.device.run(self.ops.address(), self.count, table.address(), self.counter.address())
+    }
+}

@@ -1,0 +1,255 @@
+//! Embedding lookup, norms, packing and matmuls against exact references, for every type and number of rows.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, missing_docs)]
+
+mod common;
+
+use common::*;
+use openjet_engine::quant::TensorType;
+use openjet_kernels::device::Device;
+use openjet_kernels::program::*;
+
+/// Every type's tiles decode to the file's numbers, exactly (F32 to 2^-22).
+#[test]
+fn embedding_rows_are_the_files_numbers() {
+    let device = device();
+    let mut random = Random(7);
+    for ty in TensorType::ALL {
+        let (rows, columns) = (35, 512);
+        let bytes = random_weights(ty, rows, columns, &mut random);
+        let expected = decoded(ty, &bytes, rows, columns);
+        let (_weights, matrix) = upload(&device, ty, &bytes, rows, columns);
+        let tokens: Vec<u32> = (0..rows as u32).rev().collect();
+        let (token_buffer, table) = (upload_u32(&device, &tokens), plain_table(&device, rows as u32, 0));
+        let x = device.allocate(rows * columns * 4).unwrap();
+        let mut program = ProgramBuilder::default();
+        program.then(EmbedArgs {
+            weights: matrix.address,
+            tokens: token_buffer.address(),
+            rows: table.address(),
+            x: x.address(),
+            ty: matrix.ty as u32,
+            width: columns as u32,
+            stride: columns as u32,
+            token_stride: 1,
+            tokens_offset: 0,
+        });
+        program.finish(&device).unwrap().run(&table).unwrap();
+        let got = download_f32(&x);
+        for (r, &token) in tokens.iter().enumerate() {
+            for c in 0..columns {
+                let (g, e) = (got[r * columns + c], expected[token as usize * columns + c]);
+                let close = (g - e).abs() <= e.abs() * if ty == TensorType::F32 { 3e-7 } else { 6e-7 } + 1e-7;
+                assert!(close, "{ty:?} row {token} column {c}: {g} instead of {e}");
+            }
+        }
+    }
+}
+
+struct Case {
+    ty: TensorType,
+    outputs: usize,
+    inputs: usize,
+    rows: usize,
+    splits: usize,
+}
+
+/// Runs pack and matmul, returns y summed over splits.
+fn multiply(device: &Device, case: &Case, bytes: &[u8], x: &[f32]) -> Vec<f32> {
+    let Case { ty, outputs, inputs, rows, splits } = *case;
+    let (_weights, matrix) = upload(device, ty, bytes, outputs, inputs);
+    let table = plain_table(device, rows as u32, 0);
+    let x = upload_f32(device, x);
+    let fragments = device.allocate(fragment_bytes(72, inputs)).unwrap();
+    let y = device.allocate(splits * 72 * outputs * 4).unwrap();
+    y.write(0, &vec![0xff; y.len()]).unwrap();
+    let mut program = ProgramBuilder::default();
+    program
+        .then(PackArgs {
+            a: x.address(),
+            b: 0,
+            fragments: fragments.address(),
+            rows: table.address(),
+            width: inputs as u32,
+            stride: inputs as u32,
+        })
+        .then(MatmulArgs {
+            x: fragments.address(),
+            rows: table.address(),
+            inputs: inputs as u32,
+            jobs: 1,
+            job: [
+                MatmulJob {
+                    weights: matrix.address,
+                    y: y.address(),
+                    ty: matrix.ty as u32,
+                    outputs: outputs as u32,
+                    stride: outputs as u32,
+                    splits: splits as u32,
+                    split_stride: (72 * outputs) as u64,
+                },
+                MatmulJob::default(),
+                MatmulJob::default(),
+                MatmulJob::default(),
+            ],
+        });
+    program.finish(device).unwrap().run(&table).unwrap();
+    let y = download_f32(&y);
+    let split = 72 * outputs;
+    (0..rows * outputs).map(|i| (0..splits).map(|s| y[s * split + i]).sum()).collect()
+}
+
+fn reference(case: &Case, bytes: &[u8], x: &[f32]) -> Vec<f64> {
+    let weights = decoded(case.ty, bytes, case.outputs, case.inputs);
+    x.chunks_exact(case.inputs)
+        .flat_map(|row| {
+            let row = rounded_to_halves(row);
+            let dot = |w: &[f32]| w.iter().zip(&row).map(|(&w, &x)| f64::from(w) * f64::from(x)).sum();
+            weights.chunks_exact(case.inputs).map(dot).collect::<Vec<f64>>()
+        })
+        .collect()
+}
+
+/// Products differ from exact ones of the rounded activations by f32 sums alone.
+#[test]
+fn products_are_exact_but_for_f32_sums() {
+    let device = device();
+    let mut random = Random(11);
+    let mut worst: Vec<(TensorType, f64)> = Vec::new();
+    for ty in TensorType::ALL {
+        let mut worst_of_type = 0.0f64;
+        for (rows, outputs, inputs, splits) in [
+            (1, 48, 768, 1),
+            (3, 6, 256, 1),
+            (8, 40, 1280, 2),
+            (16, 32, 512, 1),
+            (17, 16, 768, 2),
+            (33, 24, 512, 1),
+            (72, 32, 768, 1),
+        ] {
+            let case = Case { ty, outputs, inputs, rows, splits };
+            let bytes = random_weights(ty, outputs, inputs, &mut random);
+            // Rows of very different size, and a trend that makes sums matter.
+            let x: Vec<f32> = (0..rows * inputs)
+                .map(|i| (random.unit() + 0.3) * [1.0, 1e-6, 3e5, 40.0][i / inputs % 4] * [1.0, 300.0][i / 256 % 2])
+                .collect();
+            let (got, expected) = (multiply(&device, &case, &bytes, &x), reference(&case, &bytes, &x));
+            for (row, (got, expected)) in got.chunks_exact(outputs).zip(expected.chunks_exact(outputs)).enumerate() {
+                let error = relative_error(got, expected);
+                worst_of_type = worst_of_type.max(error);
+                assert!(
+                    error < 4e-6,
+                    "{ty:?} {rows} rows, {outputs} x {inputs}, {splits} splits: row {row} is off by {error:.1e}"
+                );
+            }
+        }
+        worst.push((ty, worst_of_type));
+    }
+    for (ty, error) in worst {
+        println!("{:8} worst row error {error:.1e}", ty.name());
+    }
+}
+
+/// Columns that are no multiple of 256 are padded with zeros.
+#[test]
+fn narrow_matrices_are_padded() {
+    let device = device();
+    let mut random = Random(13);
+    for ty in [TensorType::Q8_0, TensorType::Q4_0, TensorType::F16, TensorType::F32, TensorType::BF16] {
+        let case = Case { ty, outputs: 5, inputs: 352, rows: 2, splits: 1 };
+        let bytes = random_weights(ty, case.outputs, case.inputs, &mut random);
+        let x = random.vector(case.rows * case.inputs);
+        let error = relative_error(&multiply(&device, &case, &bytes, &x), &reference(&case, &bytes, &x));
+        assert!(error < 3e-6, "{ty:?} is off by {error:.1e}");
+    }
+}
+
+/// A row's bits do not depend on how many rows there are or where it stands, whichever variant of the code that selects.
+#[test]
+fn a_rows_bits_do_not_depend_on_its_company() {
+    let device = device();
+    let mut random = Random(17);
+    for ty in
+        [TensorType::Q4_K, TensorType::Q6_K, TensorType::Q8_0, TensorType::Q5_K, TensorType::F32, TensorType::IQ4_XS]
+    {
+        let (outputs, inputs) = (40, 1280);
+        let bytes = random_weights(ty, outputs, inputs, &mut random);
+        let row = random.vector(inputs);
+        let mut alone: Option<Vec<u32>> = None;
+        for (rows, at) in [(1, 0), (5, 4), (9, 8), (24, 11), (30, 29), (72, 40)] {
+            let mut x = random.vector(rows * inputs);
+            x[at * inputs..(at + 1) * inputs].copy_from_slice(&row);
+            let case = Case { ty, outputs, inputs, rows, splits: 1 };
+            let y = multiply(&device, &case, &bytes, &x);
+            let bits: Vec<u32> = y[at * outputs..(at + 1) * outputs].iter().map(|v| v.to_bits()).collect();
+            let alone = alone.get_or_insert_with(|| bits.clone());
+            assert_eq!(*alone, bits, "{ty:?}: row {at} of {rows}");
+        }
+    }
+}
+
+/// The same bits from another number of blocks and another size of shared memory.
+#[test]
+fn bits_do_not_depend_on_the_device() {
+    let mut random = Random(19);
+    for ty in [TensorType::Q4_K, TensorType::Q6_K] {
+        let case = Case { ty, outputs: 100, inputs: 2304, rows: 19, splits: 1 };
+        let bytes = random_weights(ty, case.outputs, case.inputs, &mut random);
+        let x = random.vector(case.rows * case.inputs);
+        let bits = |blocks, shared| {
+            let y = multiply(&host(blocks, shared), &case, &bytes, &x);
+            y.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+        };
+        let first = bits(1, 220 << 10);
+        assert_eq!(first, bits(2, 99 << 10), "{ty:?}");
+        assert_eq!(first, bits(5, 140 << 10), "{ty:?}");
+    }
+}
+
+/// Residual addition, norm and activation.
+#[test]
+fn norm_and_activation() {
+    let device = device();
+    let mut random = Random(23);
+    let (rows, width, splits) = (11usize, 768usize, 3usize);
+    let x0 = random.vector(rows * width);
+    let parts = random.vector(splits * 72 * width);
+    let weight = random.vector(width);
+    let (x, parts_buffer, weight_buffer) =
+        (upload_f32(&device, &x0), upload_f32(&device, &parts), upload_f32(&device, &weight));
+    let table = plain_table(&device, rows as u32, 0);
+    let normed = device.allocate(rows * width * 4).unwrap();
+    let mut program = ProgramBuilder::default();
+    program.then(NormArgs {
+        x: x.address(),
+        parts: parts_buffer.address(),
+        weight: weight_buffer.address(),
+        normed: normed.address(),
+        fragments: 0,
+        rows: table.address(),
+        split_stride: (72 * width) as u64,
+        splits: splits as u32,
+        width: width as u32,
+        stride: width as u32,
+        part_stride: width as u32,
+        normed_stride: width as u32,
+        first_column_tile: 0,
+        assign: 0,
+        eps: 1e-6,
+    });
+    program.finish(&device).unwrap().run(&table).unwrap();
+    let mut sum = Vec::new();
+    let mut expected = Vec::new();
+    for r in 0..rows {
+        let row: Vec<f64> = (0..width)
+            .map(|c| {
+                f64::from(x0[r * width + c])
+                    + (0..splits).map(|s| f64::from(parts[(s * 72 + r) * width + c])).sum::<f64>()
+            })
+            .collect();
+        let factor = 1.0 / (row.iter().map(|v| v * v).sum::<f64>() / width as f64 + 1e-6).sqrt();
+        expected.extend(row.iter().zip(&weight).map(|(v, w)| v * factor * f64::from(*w)));
+        sum.extend(row);
+    }
+    assert!(relative_error(&download_f32(&x), &sum) < 2e-7);
+    assert!(relative_error(&download_f32(&normed), &expected) < 5e-7);
+}
