@@ -11,7 +11,7 @@
 
 use std::sync::OnceLock;
 
-use half::f16;
+use half::{bf16, f16};
 use openjet_engine::quant::{TensorType, dequantize_row};
 use openjet_kernels::device::{Buffer, Device, Selector};
 use openjet_kernels::program::DeviceMatrix;
@@ -65,6 +65,10 @@ impl Random {
     }
 }
 
+fn each<const N: usize>(bytes: &mut [u8], f: impl FnMut(&mut [u8; N])) {
+    bytes.as_chunks_mut::<N>().0.iter_mut().for_each(f);
+}
+
 /// Bytes of a matrix of `rows` x `columns` with random integers and sensible scales.
 pub fn random_weights(ty: TensorType, rows: usize, columns: usize, random: &mut Random) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..rows * ty.row_bytes(columns)).map(|_| random.next() as u8).collect();
@@ -86,13 +90,9 @@ pub fn random_weights(ty: TensorType, rows: usize, columns: usize, random: &mut 
         }
     }
     match ty {
-        TensorType::F16 => {
-            bytes.chunks_exact_mut(2).for_each(|b| b.copy_from_slice(&f16::from_f32(random.unit()).to_le_bytes()))
-        }
-        TensorType::BF16 => bytes
-            .chunks_exact_mut(2)
-            .for_each(|b| b.copy_from_slice(&half::bf16::from_f32(random.unit()).to_le_bytes())),
-        TensorType::F32 => bytes.chunks_exact_mut(4).for_each(|b| b.copy_from_slice(&random.unit().to_le_bytes())),
+        TensorType::F16 => each(&mut bytes, |b: &mut [u8; 2]| *b = f16::from_f32(random.unit()).to_le_bytes()),
+        TensorType::BF16 => each(&mut bytes, |b: &mut [u8; 2]| *b = bf16::from_f32(random.unit()).to_le_bytes()),
+        TensorType::F32 => each(&mut bytes, |b: &mut [u8; 4]| *b = random.unit().to_le_bytes()),
         _ => {}
     }
     bytes
