@@ -11,7 +11,7 @@ __device__ __forceinline__ bool ends_text(const Table& table, const Segment& seg
 }
 
 // One block for each segment.
-__device__ void op_sample_accept(const SampleArgs& a, char* smem, int, int block, int blocks) {
+__device__ __forceinline__ void op_sample_accept(const SampleArgs& a, char* smem, int, int block, int blocks) {
     uint32_t& accepted_rows = *reinterpret_cast<uint32_t*>(smem);
     for (uint32_t n = block; n < a.table.header().segments; n += blocks) {
         const Segment& segment = a.table.segments()[n];
@@ -58,11 +58,11 @@ struct LogprobsShared {
 };
 
 // One block for each row, after op_sample_accept: log probabilities under the model's own distribution.
-__device__ void op_sample_logprobs(const SampleArgs& a, char* smem, int, int block, int blocks) {
+__device__ __forceinline__ void op_sample_logprobs(const SampleArgs& a, char* smem, int, int block, int blocks) {
     LogprobsShared& s = *reinterpret_cast<LogprobsShared*>(smem);
     const uint32_t count = slices(a), t = threadIdx.x;
     for (uint32_t r = block; r < row_count(a); r += blocks) {
-        const Row row = a.rows[r];
+        const Row row = rows_of(a)[r];
         if (!samples(a, row)) continue;
         const Segment& segment = a.table.segments()[row.segment];
         const SegmentResult& result = a.result->segment[row.segment];

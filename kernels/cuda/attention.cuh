@@ -14,8 +14,8 @@ namespace openjet {
 
 struct AttentionArgs {
     Table table;
-    // Rows of this pass: those of the table, or the draft head's.
-    const Row* rows;
+    // The draft head's rows, where `draft` says that they are this pass's.
+    const Row* draft_rows;
     // Matrix products: queries and gates interleaved by head (row width q_width, head h at 512 h), keys and values.
     const float* q;
     const float* k;
@@ -50,6 +50,8 @@ struct AttentionArgs {
 };
 static_assert(sizeof(AttentionArgs) == 168);
 
+// The rows of this pass.
+__device__ __forceinline__ const Row* rows_of(const AttentionArgs& a) { return a.draft ? a.draft_rows : a.table.rows(); }
 __device__ __forceinline__ uint32_t row_count(const AttentionArgs& a) { return a.draft ? a.table.header().segments : a.table.header().rows; }
 
 constexpr float QUERY_SCALE = 0.0625f * 1.44269504088896340736f;
@@ -96,14 +98,14 @@ __device__ __forceinline__ void head_rotate(float (&x)[8], const AttentionArgs& 
 }
 
 // One warp for each (row, query head or key-value head).
-__device__ void op_attention_prepare(const AttentionArgs& a, char*, int, int block, int blocks) {
+__device__ __forceinline__ void op_attention_prepare(const AttentionArgs& a, char*, int, int block, int blocks) {
     const int lane = lane_id();
     const uint32_t kv_heads = a.pool.kv_heads;
     const uint32_t queries = a.cells_only ? 0 : a.heads;
     const uint32_t tasks = queries + 2 * kv_heads;
     for (uint32_t item = block * WARPS + warp_id(); item < row_count(a) * tasks; item += blocks * WARPS) {
         const uint32_t r = item / tasks, task = item % tasks;
-        const Row row = a.rows[r];
+        const Row row = rows_of(a)[r];
         if (row.kind == ROW_IDLE || row.kind == ROW_PROMPT_LAST || row.position < a.first_position) continue;
         float x[8];
         if (task < queries) {
@@ -273,7 +275,7 @@ __device__ void attention_pages(AttentionResult<MT>& result, AttentionShared& s,
         result.sum[0] *= scale0;
         result.sum[2] *= scale1;
 #pragma unroll 1
-        for (int k = 0; k < PAGE_TOKENS / 16; k++) {
+        for (int k = 0; k < (int)PAGE_TOKENS / 16; k++) {
             uint32_t w[4];
             load_matrices(w, s.weights + (m * 16 + (lane & 15)) * WEIGHT_STRIDE + k * 16 + (lane >> 4) * 8);
             // Products with ones add up the weights as they were rounded.
@@ -302,7 +304,7 @@ __device__ __forceinline__ bool attention_rows(const AttentionArgs& a, uint32_t 
     const Segment& entry = a.table.segments()[segment];
     first = a.draft ? segment : entry.first_row;
     count = a.draft ? 1 : entry.rows;
-    const uint32_t kind = a.rows[first].kind;
+    const uint32_t kind = rows_of(a)[first].kind;
     return kind == ROW_DECODE || kind == ROW_PROMPT || kind == ROW_DRAFT;
 }
 
@@ -310,14 +312,14 @@ template <int MT>
 __device__ void attention_split(const AttentionArgs& a, AttentionShared& s, uint32_t segment, uint32_t first, uint32_t group,
                                 uint32_t head, uint32_t split, uint32_t query, uint32_t queries) {
     const Segment& entry = a.table.segments()[segment];
-    const uint32_t last_page = a.rows[first + (query + queries - 1) / group].position / PAGE_TOKENS;
+    const uint32_t last_page = rows_of(a)[first + (query + queries - 1) / group].position / PAGE_TOKENS;
     const uint32_t begin = split_begin(split), end = min(split_begin(split + 1), last_page + 1);
     for (int slot = warp_id(); slot < MT * 16; slot += WARPS) {
         const uint32_t i = query + slot;
         const bool present = slot < (int)queries;
         const uint32_t row = present ? first + i / group : 0;
         load_query(s, slot, present ? a.queries + ((uint64_t)row * a.heads + head * group + i % group) * HEAD_DIM : nullptr);
-        if (lane_id() == 0) s.last[slot] = present ? (int)a.rows[row].position : -1;
+        if (lane_id() == 0) s.last[slot] = present ? (int)rows_of(a)[row].position : -1;
     }
     AttentionResult<MT> result;
     attention_pages<MT>(result, s, a.pool, a.table.at(entry.pages_offset), a.layer, head, a.first_position, begin, end);
@@ -344,21 +346,21 @@ __device__ void attention_split(const AttentionArgs& a, AttentionShared& s, uint
 }
 
 // Items are counted off segment by segment: (query tile, split, key-value head).
-__device__ void op_attention_decode(const AttentionArgs& a, char* smem, int, int block, int blocks) {
+__device__ __forceinline__ void op_attention_decode(const AttentionArgs& a, char* smem, int, int block, int blocks) {
     AttentionShared& s = *reinterpret_cast<AttentionShared*>(smem);
     const uint32_t segments = a.table.header().segments, kv_heads = a.pool.kv_heads, group = a.heads / kv_heads;
     uint32_t item = block, base = 0;
     for (uint32_t segment = 0; segment < segments; segment++) {
         uint32_t first, count;
         if (!attention_rows(a, segment, first, count)) continue;
-        const uint32_t splits = split_of(a.rows[first + count - 1].position / PAGE_TOKENS) + 1;
+        const uint32_t splits = split_of(rows_of(a)[first + count - 1].position / PAGE_TOKENS) + 1;
         const uint32_t tiles = (count * group + DECODE_TILE - 1) / DECODE_TILE;
         for (; item < base + tiles * splits * kv_heads; item += blocks) {
             const uint32_t local = item - base;
             const uint32_t head = local % kv_heads, split = local / kv_heads % splits, query = local / kv_heads / splits * DECODE_TILE;
             const uint32_t queries = min(count * group - query, DECODE_TILE);
             // Rows before the split don't reach it; a tile of such rows alone has nothing to do.
-            if (split_of(a.rows[first + (query + queries - 1) / group].position / PAGE_TOKENS) < split) continue;
+            if (split_of(rows_of(a)[first + (query + queries - 1) / group].position / PAGE_TOKENS) < split) continue;
             if (queries <= 16) attention_split<1>(a, s, segment, first, group, head, split, query, queries);
             else attention_split<2>(a, s, segment, first, group, head, split, query, queries);
         }
@@ -367,11 +369,11 @@ __device__ void op_attention_decode(const AttentionArgs& a, char* smem, int, int
 }
 
 // One warp for each (row, query head).
-__device__ void op_attention_merge(const AttentionArgs& a, char*, int, int block, int blocks) {
+__device__ __forceinline__ void op_attention_merge(const AttentionArgs& a, char*, int, int block, int blocks) {
     const int lane = lane_id();
     for (uint32_t item = block * WARPS + warp_id(); item < row_count(a) * a.heads; item += blocks * WARPS) {
         const uint32_t r = item / a.heads, head = item % a.heads;
-        const Row row = a.rows[r];
+        const Row row = rows_of(a)[r];
         float x[8];
 #pragma unroll
         for (int j = 0; j < 8; j++) x[j] = 0.0f;
@@ -400,7 +402,7 @@ __device__ void op_attention_merge(const AttentionArgs& a, char*, int, int block
 }
 
 // Items are counted off segment by segment: (64 rows, query head), the rows that see most first.
-__device__ void op_attention_prompt(const AttentionArgs& a, char* smem, int, int block, int blocks) {
+__device__ __forceinline__ void op_attention_prompt(const AttentionArgs& a, char* smem, int, int block, int blocks) {
     AttentionShared& s = *reinterpret_cast<AttentionShared*>(smem);
     const uint32_t segments = a.table.header().segments, group = a.heads / a.pool.kv_heads;
     uint32_t item = block, base = 0;
@@ -416,10 +418,10 @@ __device__ void op_attention_prompt(const AttentionArgs& a, char* smem, int, int
                 const bool present = slot < (int)rows;
                 const uint32_t row = first + start + slot;
                 load_query(s, slot, present ? a.queries + ((uint64_t)row * a.heads + head) * HEAD_DIM : nullptr);
-                if (lane_id() == 0) s.last[slot] = present ? (int)a.rows[row].position : -1;
+                if (lane_id() == 0) s.last[slot] = present ? (int)rows_of(a)[row].position : -1;
             }
             const Segment& entry = a.table.segments()[segment];
-            const uint32_t end = a.rows[first + start + rows - 1].position / PAGE_TOKENS + 1;
+            const uint32_t end = rows_of(a)[first + start + rows - 1].position / PAGE_TOKENS + 1;
             AttentionResult<4> result;
             attention_pages<4>(result, s, a.pool, a.table.at(entry.pages_offset), a.layer, head / group, a.first_position, 0, end);
             // Through shared memory (queries and tile are free now), so that a warp holds whole rows for rotation and gate.

@@ -108,7 +108,7 @@ __device__ __forceinline__ void load_taps(float (&w)[4][TAPS], const float* conv
 }
 
 // One warp for each (segment, 128 channels): rows in order.
-__device__ void op_deltanet_convolve(const DeltaArgs& a, char*, int, int block, int blocks) {
+__device__ __forceinline__ void op_deltanet_convolve(const DeltaArgs& a, char*, int, int block, int blocks) {
     const uint32_t channels = a.layout.channels(), heads = channels / STATE_DIM;
     const uint32_t segments = a.table.header().segments;
     for (uint32_t item = block * WARPS + warp_id(); item < segments * heads; item += blocks * WARPS) {
@@ -218,7 +218,7 @@ __device__ __forceinline__ void gated_norm(const DeltaArgs& a, float4 x, uint32_
 }
 
 // One block for each (segment, value head). Shared memory: 512 bytes a row.
-__device__ void op_deltanet_decode(const DeltaArgs& a, char* smem, int, int block, int blocks) {
+__device__ __forceinline__ void op_deltanet_decode(const DeltaArgs& a, char* smem, int, int block, int blocks) {
     float* outputs = reinterpret_cast<float*>(smem);
     const DeltaLayout& l = a.layout;
     const uint32_t channels = l.channels(), segments = a.table.header().segments;
@@ -292,7 +292,7 @@ static_assert(sizeof(SettleArgs) == 48);
 
 // One block for each (layer, value head), then one warp for each (layer, 128 channels). Afterwards nothing is pending:
 // the caller clears `pending` when all blocks are done.
-__device__ void op_deltanet_settle(const SettleArgs& a, char*, int, int block, int blocks) {
+__device__ __forceinline__ void op_deltanet_settle(const SettleArgs& a, char*, int, int block, int blocks) {
     const DeltaLayout& l = a.layout;
     const SlotState slot = *a.slot;
     if (slot.pending == 0) return;

@@ -38,7 +38,7 @@ struct Chunks {
 };
 
 // One warp for each (row, 128 channels).
-__device__ void op_deltanet_convolve_prompt(const DeltaArgs& a, char*, int, int block, int blocks) {
+__device__ __forceinline__ void op_deltanet_convolve_prompt(const DeltaArgs& a, char*, int, int block, int blocks) {
     const uint32_t channels = a.layout.channels(), heads = channels / STATE_DIM;
     const uint32_t rows = a.table.header().rows;
     for (uint32_t item = block * WARPS + warp_id(); item < rows * heads; item += blocks * WARPS) {
@@ -82,7 +82,7 @@ struct ChunkShared {
 };
 
 // One block for each (chunk, value head).
-__device__ void op_deltanet_chunks(const DeltaArgs& a, char* smem, int, int block, int blocks) {
+__device__ __forceinline__ void op_deltanet_chunks(const DeltaArgs& a, char* smem, int, int block, int blocks) {
     ChunkShared& s = *reinterpret_cast<ChunkShared*>(smem);
     const DeltaLayout& l = a.layout;
     const uint32_t segments = a.table.header().segments, channels = l.channels();
@@ -188,7 +188,7 @@ __device__ __forceinline__ void tile_times_state(float (&x)[2][4], const ScanSha
 
 // One block for each (segment, value head, half of its value dimensions); chunks in order. Leaves the outputs before their
 // norm in `out`.
-__device__ void op_deltanet_scan(const DeltaArgs& a, char* smem, int, int block, int blocks) {
+__device__ __forceinline__ void op_deltanet_scan(const DeltaArgs& a, char* smem, int, int block, int blocks) {
     constexpr int HALVES = STATE_DIM / SCAN_COLUMNS;
     ScanShared& s = *reinterpret_cast<ScanShared*>(smem);
     const DeltaLayout& l = a.layout;
@@ -300,7 +300,7 @@ __device__ void op_deltanet_scan(const DeltaArgs& a, char* smem, int, int block,
 
 // One warp for each (row, value head), then one for each (segment, 128 channels). Afterwards nothing of the segments' slots
 // is pending in this layer: the history begins at row 0. `pending` is cleared after the last layer.
-__device__ void op_deltanet_finish(const DeltaArgs& a, char*, int, int block, int blocks) {
+__device__ __forceinline__ void op_deltanet_finish(const DeltaArgs& a, char*, int, int block, int blocks) {
     const DeltaLayout& l = a.layout;
     const uint32_t rows = a.table.header().rows, segments = a.table.header().segments;
     for (uint32_t item = block * WARPS + warp_id(); item < rows * l.value_heads; item += blocks * WARPS) {

@@ -240,7 +240,7 @@ __device__ void choose(RowPick& pick, Mass& mass, PickShared& s, const Source& s
 
 // What the draft head's row does next: it goes on from its proposal unless that ends the text or was the last one asked for.
 __device__ __forceinline__ void propose(const SampleArgs& a, uint32_t r, const Segment& segment, const RowPick& pick) {
-    Row& row = a.rows[r];
+    Row& row = a.draft_rows[r];
     SegmentResult& result = a.result->segment[row.segment];
     if (pick.flags) {
         row.kind = ROW_IDLE;
@@ -257,11 +257,11 @@ __device__ __forceinline__ void propose(const SampleArgs& a, uint32_t r, const S
 }
 
 // One block for each row.
-__device__ void op_sample_pick(const SampleArgs& a, char* smem, int, int block, int blocks) {
+__device__ __forceinline__ void op_sample_pick(const SampleArgs& a, char* smem, int, int block, int blocks) {
     PickShared& s = *reinterpret_cast<PickShared*>(smem);
     const uint32_t count = slices(a);
     for (uint32_t r = block; r < row_count(a); r += blocks) {
-        const Row row = a.rows[r];
+        const Row row = rows_of(a)[r];
         if (!samples(a, row)) continue;
         const Segment& segment = a.table.segments()[row.segment];
         const SliceStats* stats = a.stats + (uint64_t)r * count;
@@ -283,7 +283,7 @@ __device__ void op_sample_pick(const SampleArgs& a, char* smem, int, int block, 
         if (a.draft == NO_DRAFT) {
             const uint32_t j = r - segment.first_row;
             if (j + 1 < segment.rows) {
-                draft = a.rows[r + 1].token;
+                draft = rows_of(a)[r + 1].token;
                 const uint64_t proposal = (uint64_t)segment.slot * a.draft_max + j;
                 mass.q.token = draft;
                 if (segment.kind == SEGMENT_DECODE_HEAD && j < a.slots[segment.slot].drafts) {

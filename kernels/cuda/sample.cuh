@@ -75,8 +75,6 @@ struct RowPick {
 
 struct SampleArgs {
     Table table;
-    // Rows of this pass: those of the table, or the draft head's (row s belongs to segment s then).
-    Row* rows;
     // Rows x vocabulary.
     const float* logits;
     // Adjusted logits, rows x vocabulary. The draft head's go to `proposed`.
@@ -105,9 +103,11 @@ struct SampleArgs {
     uint32_t draft_max;
     uint32_t hidden_width;
 };
-static_assert(sizeof(SampleArgs) == 136);
+static_assert(sizeof(SampleArgs) == 128);
 constexpr uint32_t NO_DRAFT = 0xffffffffu;
 
+// The rows of this pass: those of the table, or the draft head's, of which row s belongs to segment s.
+__device__ __forceinline__ const Row* rows_of(const SampleArgs& a) { return a.draft == NO_DRAFT ? a.table.rows() : a.draft_rows; }
 __device__ __forceinline__ uint32_t row_count(const SampleArgs& a) {
     return a.draft == NO_DRAFT ? a.table.header().rows : a.table.header().segments;
 }
@@ -207,12 +207,12 @@ struct AdjustShared {
 };
 
 // One block for each (row, slice).
-__device__ void op_sample_adjust(const SampleArgs& a, char* smem, int, int block, int blocks) {
+__device__ __forceinline__ void op_sample_adjust(const SampleArgs& a, char* smem, int, int block, int blocks) {
     AdjustShared& s = *reinterpret_cast<AdjustShared*>(smem);
     const uint32_t count = slices(a), t = threadIdx.x;
     for (uint32_t item = block; item < row_count(a) * count; item += blocks) {
         const uint32_t r = item / count, begin = item % count * SLICE, end = min(begin + SLICE, a.vocab);
-        const Row row = a.rows[r];
+        const Row row = rows_of(a)[r];
         if (!samples(a, row)) continue;
         const Segment& segment = a.table.segments()[row.segment];
         const float* logits = a.logits + (uint64_t)r * a.vocab;
@@ -343,12 +343,12 @@ __device__ __forceinline__ uint64_t block_scan(uint64_t v, uint64_t* scratch, ui
 }
 
 // One block for each (row, slice) of rows with a temperature. Lists keep the order of tokens.
-__device__ void op_sample_weigh(const SampleArgs& a, char* smem, int, int block, int blocks) {
+__device__ __forceinline__ void op_sample_weigh(const SampleArgs& a, char* smem, int, int block, int blocks) {
     uint64_t* scratch = reinterpret_cast<uint64_t*>(smem);
     const uint32_t count = slices(a);
     for (uint32_t item = block; item < row_count(a) * count; item += blocks) {
         const uint32_t r = item / count, begin = item % count * SLICE, end = min(begin + SLICE, a.vocab);
-        const Row row = a.rows[r];
+        const Row row = rows_of(a)[r];
         if (!samples(a, row)) continue;
         const Segment& segment = a.table.segments()[row.segment];
         if (segment.temperature == 0.0f) continue;

@@ -3,8 +3,8 @@
 // Mirrored by src/table.rs; both sides assert every size and offset. All offsets in a segment count 32-bit words from the
 // start of the buffer; 0 stands for "none" (the header lies there).
 #pragma once
+#include "common.cuh"
 #include <cstddef>
-#include <cstdint>
 
 namespace openjet {
 

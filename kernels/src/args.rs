@@ -68,7 +68,7 @@ pub struct KvPool {
 #[allow(missing_docs)]
 pub struct AttentionArgs {
     pub table: u64,
-    pub rows: u64,
+    pub draft_rows: u64,
     pub q: u64,
     pub k: u64,
     pub v: u64,
@@ -225,7 +225,6 @@ pub const DISTRIBUTION_BYTES: usize = 32;
 #[allow(missing_docs)]
 pub struct SampleArgs {
     pub table: u64,
-    pub rows: u64,
     pub logits: u64,
     pub adjusted: u64,
     pub stats: u64,
@@ -257,7 +256,7 @@ mod tests {
         assert_eq!(size_of::<DeltaArgs>(), 160);
         assert_eq!(size_of::<SettleArgs>(), 48);
         assert_eq!(size_of::<SlotState>(), 16);
-        assert_eq!(size_of::<SampleArgs>(), 136);
+        assert_eq!(size_of::<SampleArgs>(), 128);
     }
 
     #[test]
