@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::fmt;
 
 use aho_corasick::{AhoCorasick, MatchKind};
 use tokenizers::Model;
@@ -25,7 +26,6 @@ pub enum ControlTokens {
 }
 
 /// A model's tokenizer. User-defined tokens (`<think>`, `<tool_call>`) are matched in every text.
-#[derive(Debug)]
 pub struct Tokenizer {
     vocabulary: Vocabulary,
     bpe: BPE,
@@ -37,6 +37,12 @@ pub struct Tokenizer {
     eos: u32,
     bos: Option<u32>,
     end_tokens: Vec<u32>,
+}
+
+impl fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokenizer").field("tokens", &self.vocabulary.len()).finish_non_exhaustive()
+    }
 }
 
 impl Tokenizer {
@@ -79,15 +85,31 @@ impl Tokenizer {
             ControlTokens::Match => &self.added,
             ControlTokens::AsText => &self.user_defined,
         };
+        self.encode_with(matcher, text, Cow::Borrowed, None).0
+    }
+
+    /// Token ids of `text`: what `matcher` finds, and between it what `reveal` makes of the rest. Also the place among the
+    /// ids of the added token that begins at byte `mark` of `text`, if one does.
+    pub(super) fn encode_with<'a>(
+        &self,
+        matcher: &Matcher,
+        text: &'a str,
+        reveal: impl Fn(&'a str) -> Cow<'a, str>,
+        mark: Option<usize>,
+    ) -> (Vec<u32>, Option<usize>) {
         let mut ids = Vec::with_capacity(text.len() / 3);
+        let mut marked = None;
         let mut start = 0;
         for (range, id) in matcher.find(text) {
-            self.encode_ordinary(&text[start..range.start], &mut ids);
+            self.encode_ordinary(&reveal(&text[start..range.start]), &mut ids);
+            if mark == Some(range.start) {
+                marked = Some(ids.len());
+            }
             ids.push(id);
             start = range.end;
         }
-        self.encode_ordinary(&text[start..], &mut ids);
-        ids
+        self.encode_ordinary(&reveal(&text[start..]), &mut ids);
+        (ids, marked)
     }
 
     /// Token ids of text without added tokens: normalised (NFC), cut into pieces, merged piece by piece.
@@ -121,6 +143,11 @@ impl Tokenizer {
         let kinds = [TokenKind::UserDefined, TokenKind::Control];
         let mut added = kinds.into_iter().flat_map(|kind| self.vocabulary.of_kind(kind));
         added.find(|(_, bytes)| *bytes == text.as_bytes()).map(|(id, _)| id)
+    }
+
+    /// Control or user-defined tokens, with their bytes.
+    pub(super) fn of_kind(&self, kind: TokenKind) -> impl Iterator<Item = (u32, &[u8])> + Clone {
+        self.vocabulary.of_kind(kind)
     }
 
     /// Number of tokens.
@@ -189,13 +216,13 @@ fn unknown_merge(spec: &TokenizerSpec<'_>, mergeable: impl Fn(u32) -> bool) -> O
 
 /// Finds added tokens in a text: leftmost first, then longest.
 #[derive(Debug)]
-struct Matcher {
+pub(super) struct Matcher {
     automaton: AhoCorasick,
     ids: Vec<u32>,
 }
 
 impl Matcher {
-    fn new<'a>(tokens: impl Iterator<Item = (u32, &'a [u8])>) -> Result<Self, TokenizerError> {
+    pub(super) fn new<'a>(tokens: impl Iterator<Item = (u32, &'a [u8])>) -> Result<Self, TokenizerError> {
         let (ids, texts): (Vec<u32>, Vec<&[u8]>) = tokens.unzip();
         let builder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(texts);
         Ok(Self { automaton: builder.map_err(|e| TokenizerError::Build(e.to_string()))?, ids })
