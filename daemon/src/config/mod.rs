@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use openjet_engine::backend::KvType;
 use serde::{Deserialize, Serialize};
 
+pub(crate) use load::nearest;
 pub use load::{ConfigError, load, misspelt_variables};
 
 /// The file that is read when none is named, if it exists.

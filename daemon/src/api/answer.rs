@@ -1,0 +1,240 @@
+//! One text on its way from the engine to a client.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use openjet_engine::engine::Generation;
+use openjet_engine::request::{Event, FinishReason, Request};
+use openjet_engine::step::Logprobs;
+use tokio::sync::watch;
+
+use super::usage::Usage;
+use super::writer::Writer;
+use crate::app::{App, RequestGuard};
+use crate::http::error::ApiError;
+use crate::serving::Serving;
+
+/// What has become known of an answer since the last piece.
+#[derive(Debug, Default)]
+pub struct Piece {
+    /// Text.
+    pub text: String,
+    /// The tokens behind them; text may come later than its token.
+    pub tokens: Vec<Token>,
+    /// The end.
+    pub end: Option<End>,
+}
+
+/// A generated token.
+#[derive(Clone, Debug)]
+pub struct Token {
+    /// Its id.
+    pub id: u32,
+    /// If they were asked for.
+    pub logprobs: Option<Logprobs>,
+}
+
+/// How an answer ended.
+#[derive(Clone, Debug)]
+pub struct End {
+    /// `finish_reason`.
+    pub reason: EndReason,
+    /// What it used.
+    pub usage: Usage,
+}
+
+/// Why an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndReason {
+    /// An end token or a stop string.
+    Stop,
+    /// `max_tokens`, or the context is full.
+    Length,
+}
+
+impl EndReason {
+    /// The name in the `OpenAI` API.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+        }
+    }
+}
+
+/// An answer that is being generated. Dropping it cancels the request, and writes the request's log line.
+#[derive(Debug)]
+pub struct Answer {
+    /// `None` once it is over.
+    generation: Option<Generation>,
+    writer: Writer,
+    usage: Usage,
+    clock: Clock,
+    cut: watch::Receiver<bool>,
+    log: LogLine,
+    _guard: RequestGuard,
+}
+
+/// When things happened, for answers that end before the engine says.
+#[derive(Debug)]
+struct Clock {
+    submitted: Instant,
+    started: Option<Instant>,
+    first_token: Option<Instant>,
+}
+
+impl Answer {
+    /// Submits `request` to the engine.
+    ///
+    /// # Errors
+    /// What the engine refuses: overflow is 400, a full queue 503.
+    pub fn submit(app: &App, serving: &Arc<Serving>, request: Request, writer: Writer) -> Result<Self, ApiError> {
+        let guard = app.count_request();
+        let prompt_tokens = request.prompt.len();
+        let session = request.session.clone();
+        let generation = serving.engine.submit(request)?;
+        let log = LogLine { id: generation.id, session, usage: Usage::default(), finish: "cancelled" };
+        Ok(Self {
+            generation: Some(generation),
+            writer,
+            usage: Usage { prompt_tokens, ..Usage::default() },
+            clock: Clock { submitted: Instant::now(), started: None, first_token: None },
+            cut: app.cut(),
+            log,
+            _guard: guard,
+        })
+    }
+
+    /// The next piece; `None` when the answer is over. Cancel-safe.
+    pub async fn next(&mut self) -> Option<Result<Piece, ApiError>> {
+        loop {
+            let generation = self.generation.as_mut()?;
+            let event = tokio::select! {
+                biased;
+                event = generation.events.recv() => Some(event),
+                _ = self.cut.wait_for(|cut| *cut) => None,
+            };
+            let Some(event) = event else {
+                return Some(Err(self.fail(ApiError::unavailable("the daemon is stopping", 5))));
+            };
+            let Some(event) = event else {
+                return Some(Err(self.fail(ApiError::internal("the engine ended without finishing the request"))));
+            };
+            match event {
+                Event::Started { cached_tokens, .. } => {
+                    self.usage.cached_tokens = cached_tokens;
+                    self.clock.started = Some(Instant::now());
+                }
+                Event::Prefill { .. } => {}
+                Event::Tokens(tokens) => {
+                    let piece = self.tokens(tokens);
+                    return Some(Ok(piece));
+                }
+                Event::Finished(finish) => return Some(self.finished(&finish)),
+                Event::Failed(error) => return Some(Err(self.fail(error.into()))),
+            }
+        }
+    }
+
+    /// Whether [`Answer::next`] has nothing more.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.generation.is_none()
+    }
+
+    fn tokens(&mut self, tokens: Vec<openjet_engine::step::Sampled>) -> Piece {
+        self.clock.first_token.get_or_insert_with(Instant::now);
+        let mut piece = Piece::default();
+        for sampled in tokens {
+            self.usage.completion_tokens += 1;
+            piece.tokens.push(Token { id: sampled.token, logprobs: sampled.logprobs });
+            piece.text += &self.writer.push(sampled.token);
+            if self.writer.stopped() {
+                piece.end = Some(self.end_early());
+                break;
+            }
+        }
+        self.log.usage = self.usage.clone();
+        piece
+    }
+
+    /// A stop string: the engine is told by dropping the request, and the counts are our own.
+    fn end_early(&mut self) -> End {
+        self.generation = None;
+        let now = Instant::now();
+        let started = self.clock.started.unwrap_or(now);
+        let first = self.clock.first_token.unwrap_or(now);
+        self.usage.queued = started - self.clock.submitted;
+        self.usage.prefill = first.saturating_duration_since(started);
+        self.usage.decode = now - first;
+        self.end(EndReason::Stop)
+    }
+
+    fn finished(&mut self, finish: &openjet_engine::request::Finish) -> Result<Piece, ApiError> {
+        self.generation = None;
+        let used = &finish.usage;
+        self.usage = Usage {
+            prompt_tokens: used.prompt_tokens,
+            cached_tokens: used.cached_tokens,
+            completion_tokens: used.completion_tokens,
+            reasoning_tokens: self.usage.reasoning_tokens,
+            drafts: Some((used.drafts_offered, used.drafts_accepted)),
+            queued: used.queued,
+            prefill: used.prefill,
+            decode: used.decode,
+        };
+        let text = self.writer.finish();
+        let reason = match finish.reason {
+            FinishReason::Stop => EndReason::Stop,
+            // A stop string may come to light only when nothing more can follow.
+            FinishReason::Length if self.writer.stopped() => EndReason::Stop,
+            FinishReason::Length => EndReason::Length,
+            FinishReason::Cancelled => {
+                return Err(self.fail(ApiError::unavailable("the request was cancelled on the server", 1)));
+            }
+        };
+        Ok(Piece { text, tokens: Vec::new(), end: Some(self.end(reason)) })
+    }
+
+    fn end(&mut self, reason: EndReason) -> End {
+        self.log.finish = reason.name();
+        self.log.usage = self.usage.clone();
+        End { reason, usage: self.usage.clone() }
+    }
+
+    fn fail(&mut self, error: ApiError) -> ApiError {
+        self.generation = None;
+        self.log.finish = "failed";
+        error
+    }
+}
+
+/// The request's line in the log, written when the request is over, however that came about.
+#[derive(Debug)]
+struct LogLine {
+    id: u64,
+    session: Option<String>,
+    usage: Usage,
+    finish: &'static str,
+}
+
+impl Drop for LogLine {
+    fn drop(&mut self) {
+        let usage = &self.usage;
+        let (offered, accepted) = usage.drafts.unwrap_or_default();
+        tracing::info!(
+            request = self.id,
+            session = self.session.as_deref().unwrap_or("-"),
+            prompt = usage.prompt_tokens,
+            cached = usage.cached_tokens,
+            queued_ms = usage.queued.as_millis() as u64,
+            first_token_ms = usage.prefill.as_millis() as u64,
+            tokens = usage.completion_tokens,
+            tok_s = format_args!("{:.1}", usage.tokens_per_second()),
+            drafts = format_args!("{accepted}/{offered}"),
+            finish = self.finish,
+            "request"
+        );
+    }
+}

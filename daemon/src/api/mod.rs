@@ -1,0 +1,14 @@
+//! The HTTP API's endpoints.
+
+pub mod answer;
+pub mod completions;
+pub mod fields;
+pub mod head;
+pub mod health;
+pub mod logprobs;
+pub mod models;
+pub mod sampling;
+pub mod stop;
+pub mod text;
+pub mod usage;
+pub mod writer;

@@ -1,0 +1,164 @@
+//! What went wrong with a request, in the shape of the `OpenAI` API.
+
+use hyper::header::{ALLOW, HeaderValue, RETRY_AFTER};
+use hyper::{Response, StatusCode};
+use openjet_engine::request::RequestError;
+use serde_json::{Value, json};
+
+use super::body::{Body, json_response};
+
+/// A refusal or failure, boxed so that results stay small.
+#[derive(Clone, Debug)]
+pub struct ApiError(Box<Inner>);
+
+#[derive(Clone, Debug)]
+struct Inner {
+    status: StatusCode,
+    kind: &'static str,
+    code: Option<&'static str>,
+    message: String,
+    param: Option<String>,
+    /// Prompt tokens and context tokens of an overflow.
+    overflow: Option<(usize, usize)>,
+    retry_after_s: Option<u64>,
+    allow: Option<&'static str>,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
+        Self(Box::new(Inner {
+            status,
+            kind,
+            code: None,
+            message: message.into(),
+            param: None,
+            overflow: None,
+            retry_after_s: None,
+            allow: None,
+        }))
+    }
+
+    /// 400: the request as a whole can't be served.
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
+    }
+
+    /// 400: a field can't be served; `param` is its path, as in `messages[2].content`.
+    pub fn param(param: impl Into<String>, message: impl Into<String>) -> Self {
+        let mut error = Self::bad_request(message);
+        error.0.param = Some(param.into());
+        error
+    }
+
+    /// 404.
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "invalid_request_error", message).with_code("not_found")
+    }
+
+    /// 405, with the methods that the path has.
+    pub fn method_not_allowed(method: &str, path: &str, allow: &'static str) -> Self {
+        let message = format!("{path} does not take {method}; it takes {allow}");
+        let mut error = Self::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", message);
+        error.0.allow = Some(allow);
+        error.with_code("method_not_allowed")
+    }
+
+    /// 408: the client was too slow.
+    pub fn timeout(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message).with_code("request_timeout")
+    }
+
+    /// 413.
+    pub fn too_large(limit: usize) -> Self {
+        let message = format!("the body is larger than {limit} bytes; the daemon's setting body_limit_mib raises that");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message).with_code("body_too_large")
+    }
+
+    /// 415.
+    pub fn not_json(found: &str) -> Self {
+        let message = format!("the Content-Type is {found}; send application/json");
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", message)
+            .with_code("unsupported_media_type")
+    }
+
+    /// 503: not now.
+    pub fn unavailable(message: impl Into<String>, retry_after_s: u64) -> Self {
+        let mut error = Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message);
+        error.0.retry_after_s = Some(retry_after_s);
+        error.with_code("unavailable")
+    }
+
+    /// 500: the daemon's own fault.
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message).with_code("internal_error")
+    }
+
+    /// The same with another machine-readable code.
+    #[must_use]
+    pub fn with_code(mut self, code: &'static str) -> Self {
+        self.0.code = Some(code);
+        self
+    }
+
+    /// The HTTP status.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        self.0.status
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// Path of the field at fault.
+    #[must_use]
+    pub fn param_name(&self) -> Option<&str> {
+        self.0.param.as_deref()
+    }
+
+    /// `{"error": {...}}`.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let Inner { kind, code, message, param, overflow, .. } = &*self.0;
+        let mut error = json!({ "message": message, "type": kind, "param": param, "code": code });
+        if let Some((prompt, context)) = overflow {
+            error["n_prompt_tokens"] = json!(prompt);
+            error["n_ctx"] = json!(context);
+        }
+        json!({ "error": error })
+    }
+
+    /// The whole response.
+    #[must_use]
+    pub fn to_response(&self) -> Response<Body> {
+        let mut response = json_response(self.0.status, &self.to_json());
+        if let Some(seconds) = self.0.retry_after_s {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if let Some(allow) = self.0.allow {
+            response.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));
+        }
+        response
+    }
+}
+
+impl From<RequestError> for ApiError {
+    fn from(error: RequestError) -> Self {
+        let message = error.to_string();
+        match error {
+            RequestError::ContextOverflow { prompt_tokens, context, .. } => {
+                let mut error = Self::new(StatusCode::BAD_REQUEST, "exceed_context_size_error", message);
+                error.0.overflow = Some((prompt_tokens, context));
+                error.with_code("context_length_exceeded")
+            }
+            RequestError::Invalid { field, .. } => Self::param(field, message),
+            RequestError::QueueFull { retry_after_s, .. } => {
+                Self::unavailable(message, retry_after_s).with_code("queue_full")
+            }
+            RequestError::Unavailable(_) => Self::unavailable(message, 5),
+            RequestError::NotFinite { .. } => Self::internal(message).with_code("not_finite"),
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! HTTP: connections, limits, bodies, errors. What the endpoints do is in [`crate::api`] and [`crate::control`].
+
+pub mod body;
+pub mod error;
+pub mod router;
+pub mod server;
+pub mod sse;

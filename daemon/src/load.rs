@@ -1,0 +1,143 @@
+//! Loads the model and starts the engine on a backend.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use openjet_engine::backend::cpu::CpuBackend;
+use openjet_engine::backend::{Backend, BackendOptions};
+use openjet_engine::engine::{Engine, EngineConfig};
+use openjet_engine::gguf::GgufFile;
+use openjet_engine::model::Model;
+use openjet_engine::step::PAGE_TOKENS;
+use openjet_engine::text::{Tokenizer, TokenizerSpec};
+use openjet_proto::control::ModelStatus;
+
+use crate::api::head::now;
+use crate::api::sampling::SamplingDefaults;
+use crate::config::{BackendChoice, Config};
+use crate::serving::Serving;
+
+/// The model that ships with the program.
+static SHIPPED: &[u8] = include_bytes!("../../assets/openjet-tiny-Q4_K_M.gguf");
+
+/// Its name in messages.
+const SHIPPED_NAME: &str = "the model that ships with openjetd";
+
+/// A file of more bytes is not run on the CPU unless that is asked for.
+const LARGE_MODEL: u64 = 2 << 30;
+
+/// Tokens of the pool without a setting, if the model's own limit is not smaller.
+const DEFAULT_POOL: usize = 131_072;
+
+/// Slots beyond the agents at the start, so that there can be more of them later.
+const AGENTS_MAX: usize = 8;
+
+/// Loads what `config` says; `progress` is told what is being done.
+///
+/// # Errors
+/// What is wrong with the file or the settings, with the fix where there is one.
+pub fn load(config: &Config, progress: &dyn Fn(String)) -> anyhow::Result<Serving> {
+    let started = std::time::Instant::now();
+    let file = Arc::new(open(config.model.as_deref(), progress)?);
+    let bytes = file.bytes().len() as u64;
+    let model = Arc::new(Model::load(file.clone())?);
+    let spec = TokenizerSpec::from_gguf(&file)?;
+    let of_file = || format!("{}: the tokenizer can't be used", file.name());
+    let tokenizer = Arc::new(Tokenizer::new(&spec).with_context(of_file)?);
+    if tokenizer.vocab_size() != model.config.vocab {
+        bail!(
+            "{}: the tokenizer has {} tokens, but the model {}",
+            file.name(),
+            tokenizer.vocab_size(),
+            model.config.vocab
+        );
+    }
+    let (name, model_context, vocab) = (model.config.name.clone(), model.config.context, model.config.vocab);
+    let draft_head = model.config.has_draft_head;
+    let pool = config.ctx.unwrap_or_else(|| model_context.min(DEFAULT_POOL));
+    let context = pool.min(model_context);
+    let options = BackendOptions {
+        slots: config.agents.max(AGENTS_MAX),
+        pages: pool.div_ceil(PAGE_TOKENS),
+        kv: config.kv,
+        draft_max: config.draft,
+    };
+    progress(format!("starting the backend for {name}"));
+    let backend = backend(config.backend, model, options, bytes)?;
+    let device = backend.describe();
+    let engine_config = EngineConfig {
+        agents: config.agents,
+        draft: config.draft,
+        queue: config.queue,
+        ..EngineConfig::new(context, vocab, tokenizer.end_tokens().to_vec())
+    };
+    // The thread ends with its last handle.
+    let (engine, _thread) = Engine::start(backend, engine_config).context("the engine could not be started")?;
+    let shown = config.model.as_deref().map_or(SHIPPED_NAME.to_owned(), |path| path.display().to_string());
+    tracing::info!(
+        "ready after {:.2} s: model {name} ({shown}), {device}, {} agents share {pool} tokens, {context} at most for one",
+        started.elapsed().as_secs_f64(),
+        config.agents,
+    );
+    Ok(Serving {
+        engine,
+        tokenizer,
+        model: ModelStatus {
+            name,
+            file: config.model.as_ref().map(|path| path.display().to_string()),
+            bytes,
+            context: model_context,
+            vocab,
+            draft_head,
+        },
+        context,
+        defaults: sampling_defaults(&file)?,
+        loaded_at: now(),
+    })
+}
+
+fn open(path: Option<&Path>, progress: &dyn Fn(String)) -> anyhow::Result<GgufFile> {
+    match path {
+        Some(path) => {
+            progress(format!("opening {}", path.display()));
+            Ok(GgufFile::open(path)?)
+        }
+        None => {
+            progress(format!("opening {SHIPPED_NAME}"));
+            Ok(GgufFile::from_bytes(SHIPPED_NAME, SHIPPED)?)
+        }
+    }
+}
+
+fn backend(
+    choice: BackendChoice,
+    model: Arc<Model>,
+    options: BackendOptions,
+    bytes: u64,
+) -> anyhow::Result<Box<dyn Backend>> {
+    match choice {
+        BackendChoice::Cuda => {
+            bail!("this openjetd was built without CUDA; choose another backend with --backend cpu")
+        }
+        BackendChoice::Auto if bytes > LARGE_MODEL => bail!(
+            "there is no usable CUDA device, and a model of {:.1} GB is very slow on a CPU; to run it there all the same, \
+             start with --backend cpu",
+            bytes as f64 / 1e9
+        ),
+        BackendChoice::Auto | BackendChoice::Cpu => Ok(Box::new(CpuBackend::new(model, options)?)),
+    }
+}
+
+/// The file's own hints where it has them, else what the family's makers publish.
+fn sampling_defaults(file: &GgufFile) -> anyhow::Result<SamplingDefaults> {
+    let family = SamplingDefaults::FAMILY;
+    let temperature = file.get_opt::<f32>("general.sampling.temp")?;
+    let top_p = file.get_opt::<f32>("general.sampling.top_p")?;
+    let top_k = file.get_opt::<i64>("general.sampling.top_k")?;
+    Ok(SamplingDefaults {
+        temperature: temperature.filter(|t| (0.0..=2.0).contains(t)).unwrap_or(family.temperature),
+        top_p: top_p.filter(|p| (0.0..=1.0).contains(p)).unwrap_or(family.top_p),
+        top_k: top_k.map_or(family.top_k, |k| u32::try_from(k).unwrap_or(0)),
+    })
+}

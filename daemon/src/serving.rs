@@ -1,0 +1,26 @@
+//! What is loaded: the engine, the model's text side, and facts about both.
+
+use std::sync::Arc;
+
+use openjet_engine::engine::Engine;
+use openjet_engine::text::Tokenizer;
+use openjet_proto::control::ModelStatus;
+
+use crate::api::sampling::SamplingDefaults;
+
+/// A loaded model that serves requests.
+#[derive(Debug)]
+pub struct Serving {
+    /// Runs requests.
+    pub engine: Engine,
+    /// Text to tokens and back.
+    pub tokenizer: Arc<Tokenizer>,
+    /// Facts about the model.
+    pub model: ModelStatus,
+    /// Most tokens that one agent's context holds.
+    pub context: usize,
+    /// Sampling values for requests without their own.
+    pub defaults: SamplingDefaults,
+    /// When it was loaded, in seconds since 1970.
+    pub loaded_at: u64,
+}

@@ -1,0 +1,147 @@
+//! Clients that leave, are slow, or are many.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::client::{Events, connect, control, get, post, read_response};
+use crate::server::{Server, config, shared, start};
+
+/// A daemon with one agent, so that requests wait for each other.
+fn single(folder: &std::path::Path, queue: usize) -> Server {
+    start(openjetd::config::Config { agents: 1, queue, ..config(folder) })
+}
+
+fn engine(server: &Server) -> Value {
+    control(&server.control, "GET", "/v1/status", "").json()["engine"].clone()
+}
+
+fn wait_for(what: &str, mut check: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !check() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{what} did not come about");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn endless(stream: bool) -> Value {
+    json!({"prompt": "x", "max_tokens": 20_000, "ignore_eos": true, "stream": stream})
+}
+
+/// llama.cpp issue 24496 and others: the text went on being generated after its reader had gone.
+#[test]
+fn llama_cpp_24496_a_client_that_leaves_frees_its_agent() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = single(folder.path(), 8);
+    let mut events = Events::open(server.address, "/v1/completions", &endless(true));
+    for _ in 0..5 {
+        events.next().unwrap();
+    }
+    assert_eq!(engine(&server)["agents"][0]["state"], "decode");
+    drop(events);
+    wait_for("an idle agent", || engine(&server)["agents"][0]["state"] == "idle");
+    assert_eq!(engine(&server)["requests_cancelled"], 1);
+    // The same without a stream, where nothing has been sent yet.
+    let mut stream = connect(server.address);
+    let body = endless(false).to_string();
+    let head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n";
+    write!(stream, "{head}Content-Length: {}\r\n\r\n{body}", body.len()).unwrap();
+    wait_for("a busy agent", || engine(&server)["agents"][0]["state"] == "decode");
+    drop(stream);
+    wait_for("an idle agent", || engine(&server)["agents"][0]["state"] == "idle");
+    assert_eq!(engine(&server)["requests_cancelled"], 2);
+}
+
+/// ik_llama.cpp issue 1929: cancelling a waiting request ended another's.
+#[test]
+fn ik_llama_cpp_1929_cancelling_a_waiting_request_harms_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = single(folder.path(), 8);
+    let running = Events::open(
+        server.address,
+        "/v1/completions",
+        &json!({"prompt": "x", "max_tokens": 300, "ignore_eos": true, "stream": true}),
+    );
+    let waiting = Events::open(server.address, "/v1/completions", &endless(true));
+    wait_for("a queue", || engine(&server)["queued"] == 1);
+    drop(waiting);
+    let events = running.all();
+    assert_eq!(events.last().unwrap()["choices"][0]["finish_reason"], "length");
+    wait_for("an empty queue", || engine(&server)["queued"] == 0);
+}
+
+/// llama.cpp issue 27456: overload is 503 with Retry-After.
+#[test]
+fn llama_cpp_27456_a_full_queue_is_503_with_retry_after() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = single(folder.path(), 1);
+    let mut running = Events::open(server.address, "/v1/completions", &endless(true));
+    running.next().unwrap();
+    let _waiting = Events::open(server.address, "/v1/completions", &endless(true));
+    wait_for("a queue", || engine(&server)["queued"] == 1);
+    let response = post(server.address, "/v1/completions", &endless(true));
+    assert_eq!(response.status, 503, "{response:?}");
+    assert_eq!(response.json()["error"]["code"], "queue_full");
+    assert!(response.header("retry-after").unwrap().parse::<u64>().unwrap() > 0);
+}
+
+#[test]
+fn a_waiting_stream_shows_signs_of_life() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = single(folder.path(), 8);
+    let mut running = Events::open(server.address, "/v1/completions", &endless(true));
+    running.next().unwrap();
+    let mut waiting = Events::open(server.address, "/v1/completions", &json!({"prompt": "x", "stream": true}));
+    std::thread::sleep(Duration::from_millis(1500));
+    drop(running);
+    waiting.next().unwrap();
+    assert!(waiting.comments > 0);
+}
+
+#[test]
+fn slow_requests_are_cut_off() {
+    let started = Instant::now();
+    let mut silent = connect(shared().address);
+    let mut half_line = connect(shared().address);
+    half_line.write_all(b"P").unwrap();
+    let mut half_head = connect(shared().address);
+    half_head.write_all(b"GET /health HTTP/1.1\r\nHos").unwrap();
+    let mut half_body = connect(shared().address);
+    half_body
+        .write_all(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n{")
+        .unwrap();
+    for stream in [&mut silent, &mut half_line, &mut half_head] {
+        // hyper answers a late head with 408, or just closes.
+        if let Some(response) = read_response(stream) {
+            assert_eq!(response.status, 408);
+        }
+    }
+    let response = read_response(&mut half_body).unwrap();
+    assert_eq!((response.status, &response.json()["error"]["code"]), (408, &json!("request_timeout")));
+    assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
+}
+
+#[test]
+fn many_slow_clients_do_not_slow_the_rest() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = start(openjetd::config::Config { header_timeout_s: 30, body_timeout_s: 30, ..config(folder.path()) });
+    let slow: Vec<_> = (0..300)
+        .map(|i| {
+            let mut stream = connect(server.address);
+            let part: &[u8] = match i % 3 {
+                0 => b"",
+                1 => b"GET /hea",
+                _ => b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{",
+            };
+            stream.write_all(part).unwrap();
+            stream
+        })
+        .collect();
+    let started = Instant::now();
+    for _ in 0..20 {
+        assert_eq!(get(server.address, "/health").status, 200);
+    }
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    drop(slow);
+}

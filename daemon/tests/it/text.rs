@@ -1,0 +1,26 @@
+//! `/tokenize`, `/detokenize`, `/apply-template`.
+
+use serde_json::json;
+
+use crate::client::post;
+use crate::server::shared;
+
+#[test]
+fn text_goes_there_and_back() {
+    let address = shared().address;
+    for text in ["hello world", " \n\t x", "日本語 👩‍👩‍👧‍👦", "<think>a</think>", ""] {
+        let tokens = post(address, "/tokenize", &json!({"content": text})).json()["tokens"].clone();
+        let back = post(address, "/detokenize", &json!({"tokens": tokens})).json();
+        assert_eq!(back["content"], text);
+    }
+}
+
+#[test]
+fn control_tokens_are_tokens_only_where_that_is_asked_for() {
+    let tokens = |special: bool| {
+        let body = json!({"content": "<|im_end|>", "parse_special": special, "with_pieces": true});
+        post(shared().address, "/tokenize", &body).json()["tokens"].as_array().unwrap().len()
+    };
+    assert_eq!(tokens(true), 1);
+    assert!(tokens(false) > 1);
+}
