@@ -74,6 +74,12 @@ impl CpuBackend {
         Ok(Self { model, options, slots, pool })
     }
 
+    /// The trunk's head over hidden states (rows x hidden, after the output norm): rows x vocabulary.
+    #[must_use]
+    pub fn logits(&self, hidden: &[f32]) -> Vec<f32> {
+        matmul::matmul(&self.model.output, hidden)
+    }
+
     /// [`Backend::step`], with a look inside.
     ///
     /// # Errors
@@ -87,7 +93,7 @@ impl CpuBackend {
         let spans = spans(step);
         let (hidden, kept) = trunk::run(&model, &tokens, &places, &spans, &mut self.slots, &mut self.pool, probe);
 
-        let logits = head(&model, step, &spans, &hidden);
+        let logits = self.logits(&sampled_hidden(&model, step, &spans, &hidden));
         probe(Probed::Logits, &logits);
         let mut logits = logits.chunks_exact(model.config.vocab);
         let mut outputs = Vec::with_capacity(step.segments.len());
@@ -286,17 +292,17 @@ impl Backend for CpuBackend {
     }
 }
 
-/// Logits of the rows after which a token is chosen: all of a decode segment, the last of a prompt, none of a chunk before it.
-fn head(model: &Model, step: &Step<'_>, spans: &[Span], hidden: &[f32]) -> Vec<f32> {
+/// Hidden states of the rows after which a token is chosen: all of a decode segment, the last of a prompt, none of a chunk
+/// before it.
+fn sampled_hidden(model: &Model, step: &Step<'_>, spans: &[Span], hidden: &[f32]) -> Vec<f32> {
     let width = model.config.hidden;
-    let rows: Vec<f32> = (step.segments.iter().zip(spans))
+    (step.segments.iter().zip(spans))
         .flat_map(|(segment, span)| {
             let first = span.rows.end - sampled_rows(segment);
             &hidden[first * width..span.rows.end * width]
         })
         .copied()
-        .collect();
-    matmul::matmul(&model.output, &rows)
+        .collect()
 }
 
 /// Rows of a segment that a token is chosen after.
