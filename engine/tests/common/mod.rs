@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use openjet_engine::backend::cpu::{CpuBackend, Probed};
-use openjet_engine::backend::{Backend, BackendOptions, KvType};
+use openjet_engine::backend::{BackendOptions, KvType};
 use openjet_engine::gguf::GgufFile;
 use openjet_engine::model::Model;
 use openjet_engine::sampling::SamplingParams;

@@ -20,8 +20,8 @@ pub(super) struct Place<'a> {
     pub(super) pages: &'a [PageId],
 }
 
-/// Mixes `u` (normed rows x hidden): writes the rows' cells of pool layer `layer`, then lets every row see the positions up to
-/// its own. Rows of one conversation must be in order. Returns rows x hidden.
+/// Mixes `u` (normed rows x hidden): writes the rows' cells of pool layer `layer`, then lets every row see the positions from
+/// `first_cell` up to its own. Rows of one conversation must be in order. Returns rows x hidden.
 pub(super) fn mix(
     config: &ModelConfig,
     attention: &Attention,
@@ -29,6 +29,7 @@ pub(super) fn mix(
     places: &[Place<'_>],
     pool: &mut KvPool,
     layer: usize,
+    first_cell: usize,
 ) -> Vec<f32> {
     let rotations = write_cells(config, attention, u, places, pool, layer);
     let dim = config.head_dim;
@@ -57,7 +58,8 @@ pub(super) fn mix(
             (first..end)
                 .flat_map(|row| {
                     let start = row * width + kv_head * group * 2 * dim;
-                    attend(pool, layer, kv_head, places[row], &queries[start..start + group * 2 * dim], dim)
+                    let queries = &queries[start..start + group * 2 * dim];
+                    attend(pool, layer, kv_head, places[row], first_cell, queries, dim)
                 })
                 .collect()
         })
@@ -105,7 +107,15 @@ pub(super) fn write_cells(
 }
 
 /// The query heads of one key-value head at one row (`queries`: query and gate by head). Returns heads x `dim`.
-fn attend(pool: &KvPool, layer: usize, kv_head: usize, place: Place<'_>, queries: &[f32], dim: usize) -> Vec<f32> {
+fn attend(
+    pool: &KvPool,
+    layer: usize,
+    kv_head: usize,
+    place: Place<'_>,
+    first_cell: usize,
+    queries: &[f32],
+    dim: usize,
+) -> Vec<f32> {
     let tokens = place.position as usize + 1;
     let group = queries.len() / (2 * dim);
     let inverse = 1.0 / (dim as f32).sqrt();
@@ -122,6 +132,7 @@ fn attend(pool: &KvPool, layer: usize, kv_head: usize, place: Place<'_>, queries
         }
     }
     for scores in scores.chunks_exact_mut(tokens) {
+        scores[..first_cell].fill(f32::NEG_INFINITY);
         let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let mut sum = 0f32;
         for s in scores.iter_mut() {

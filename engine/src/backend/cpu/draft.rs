@@ -9,6 +9,9 @@ use super::ops::{add, rms_norm, rms_norm_rows};
 use super::trunk::{embed, feed_forward};
 use crate::model::{DraftHead, Mixer, ModelConfig};
 
+/// The first position that has a cell.
+const FIRST_CELL: usize = 1;
+
 /// Joins tokens with the hidden states before them: rows x hidden.
 fn join(config: &ModelConfig, head: &DraftHead, hidden: &[f32], tokens: &[u32]) -> Vec<f32> {
     let width = config.hidden;
@@ -53,7 +56,7 @@ pub(super) fn run(
     let mut y = join(config, head, hidden, tokens);
     if let Mixer::Attention(attention) = &head.block.mixer {
         let u = rms_norm_rows(&y, &head.block.mixer_norm, config.norm_eps);
-        add(&mut y, &attention::mix(config, attention, &u, places, pool, config.kv_layers() - 1));
+        add(&mut y, &attention::mix(config, attention, &u, places, pool, config.kv_layers() - 1, FIRST_CELL));
     }
     feed_forward(config, &head.block, &mut y);
     let hidden = rms_norm_rows(&y, &head.head_norm, config.norm_eps);

@@ -14,6 +14,9 @@ const SERIAL_LIMIT: usize = 1 << 15;
 /// `y[r][o] = sum_i w[o][i] x[r][i]` for activations `x` (rows x `w.cols`); returns rows x `w.rows`.
 pub(super) fn matmul(w: &Matrix, x: &[f32]) -> Vec<f32> {
     let rows = x.len() / w.cols;
+    if rows == 0 {
+        return Vec::new();
+    }
     let mut by_output = vec![0f32; rows * w.rows];
     let task = |(t, out): (usize, &mut [f32])| {
         let mut weights = vec![0f32; 4 * w.cols];

@@ -51,7 +51,7 @@ pub(super) fn run(
         let mixed = match &block.mixer {
             Mixer::Attention(layer) => {
                 attentive += 1;
-                attention::mix(config, layer, &u, places, pool, attentive - 1)
+                attention::mix(config, layer, &u, places, pool, attentive - 1, 0)
             }
             Mixer::DeltaNet(layer) => {
                 recurrent += 1;
