@@ -1,5 +1,5 @@
 //! The CPU twin against a float64 reference: logits, hidden states, greedy texts, draft head.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
 mod common;
 
@@ -125,7 +125,7 @@ fn chained_drafts_are_the_reference_ones_and_the_first_is_mostly_right() {
                 let agreement = prompt.mtp_agreement.unwrap();
                 println!("{name} {}: the first draft agrees at {:.1}% of positions", prompt.name, 100.0 * agreement);
             }
-            for greedy in golden.greedy.iter() {
+            for greedy in &golden.greedy {
                 let prompt = golden.prompts.iter().find(|p| p.name == greedy.prompt).unwrap();
                 let mut backend = backend(&model, KvType::F32, 1);
                 let mut conversation = Conversation::new(0);

@@ -1,5 +1,5 @@
 //! A row's bits depend on its own conversation alone.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
 mod common;
 

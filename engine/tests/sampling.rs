@@ -1,5 +1,5 @@
 //! The sampler against its golden distributions, its invariants, and the exactness of speculative sampling.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
 #[path = "support/chi_square.rs"]
 mod chi_square;
