@@ -1,0 +1,228 @@
+//! The engine's thread with real requests: same texts in any company, cancellation, queue, resize, a pool that is too small.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, missing_docs)]
+
+mod common;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use common::*;
+use openjet_engine::backend::cpu::CpuBackend;
+use openjet_engine::backend::{BackendOptions, KvType};
+use openjet_engine::engine::{Engine, EngineConfig, Generation};
+use openjet_engine::model::Model;
+use openjet_engine::request::{Event, Finish, FinishReason, Request, RequestError};
+use openjet_engine::sampling::SamplingParams;
+use openjet_proto::AgentState;
+
+fn engine(model: &Arc<Model>, pages: usize, change: impl FnOnce(&mut EngineConfig)) -> Engine {
+    let options = BackendOptions { slots: 8, pages, kv: KvType::Q8_0, draft_max: 6 };
+    let backend = CpuBackend::new(Arc::clone(model), options).unwrap();
+    let mut config = EngineConfig::new(64 * pages, model.config.vocab, vec![8168, 8166]);
+    change(&mut config);
+    Engine::start(Box::new(backend), config).unwrap().0
+}
+
+fn request(prompt: &[u32], max_tokens: u32) -> Request {
+    Request {
+        prompt: prompt.to_vec(),
+        params: SamplingParams::default(),
+        max_tokens: Some(max_tokens),
+        end_tokens: Vec::new(),
+        ignore_end: true,
+        draft: None,
+        session: None,
+        generation_prompt_at: None,
+    }
+}
+
+fn finish(mut generation: Generation) -> (Vec<u32>, Finish) {
+    let mut text = Vec::new();
+    while let Some(event) = generation.events.blocking_recv() {
+        match event {
+            Event::Tokens(tokens) => text.extend(tokens.iter().map(|t| t.token)),
+            Event::Finished(finish) => return (text, finish),
+            Event::Failed(error) => panic!("{error}"),
+            Event::Started { .. } | Event::Prefill { .. } => {}
+        }
+    }
+    panic!("the engine ended");
+}
+
+fn wait(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < Duration::from_secs(60), "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn prompts() -> Vec<Vec<u32>> {
+    golden(TINY).0.prompts.into_iter().map(|p| p.tokens).collect()
+}
+
+fn text_of(engine: &Engine, prompt: &[u32], n: u32) -> Vec<u32> {
+    finish(engine.submit(request(prompt, n)).unwrap()).0
+}
+
+#[test]
+fn head_lookup_and_both_write_the_same_greedy_text_as_neither() {
+    let model = model(TINY);
+    let prompts = prompts();
+    let plain = engine(&model, 48, |c| (c.draft, c.lookup) = (0, false));
+    let expected: Vec<_> = prompts[..6].iter().map(|p| text_of(&plain, p, 60)).collect();
+    for (draft, lookup) in [(0, true), (2, false), (3, true), (6, true)] {
+        for fixed in [false, true] {
+            let engine = engine(&model, 48, |c| (c.draft, c.lookup, c.fixed_depth) = (draft, lookup, fixed));
+            for (prompt, expected) in prompts.iter().zip(&expected) {
+                assert_eq!(&text_of(&engine, prompt, 60), expected, "draft {draft}, lookup {lookup}, fixed {fixed}");
+            }
+        }
+    }
+}
+
+#[test]
+fn eight_agents_with_prompts_arriving_all_the_time_write_what_each_writes_alone() {
+    let model = model(TINY);
+    let prompts = prompts();
+    let alone = engine(&model, 48, |c| c.agents = 1);
+    let expected: Vec<_> = prompts.iter().map(|p| text_of(&alone, p, 40)).collect();
+    let crowd = engine(&model, 8 * 48, |c| c.agents = 8);
+    let running: Vec<_> = (0..24)
+        .map(|i| {
+            std::thread::sleep(Duration::from_millis(7 * (i % 5)));
+            crowd.submit(request(&prompts[i as usize % 8], 40)).unwrap()
+        })
+        .collect();
+    for (i, generation) in running.into_iter().enumerate() {
+        assert_eq!(finish(generation).0, expected[i % 8], "request {i}");
+    }
+    let status = crowd.status();
+    assert_eq!(status.requests_finished, 24);
+    assert_eq!(status.tokens_generated, 24 * 40);
+}
+
+#[test]
+fn a_pool_too_small_for_all_parks_conversations_and_loses_nothing() {
+    let model = model(TINY);
+    let prompts = prompts();
+    let alone = engine(&model, 48, |c| c.agents = 1);
+    let expected: Vec<_> = prompts[..4].iter().map(|p| text_of(&alone, p, 150)).collect();
+    // Four conversations want up to 7 pages each; there are 12.
+    let small = engine(&model, 12, |c| c.agents = 4);
+    let running: Vec<_> = prompts[..4].iter().map(|p| small.submit(request(p, 150)).unwrap()).collect();
+    for (generation, expected) in running.into_iter().zip(&expected) {
+        let (text, finish) = finish(generation);
+        assert_eq!(&text, expected);
+        assert_eq!(finish.reason, FinishReason::Length);
+    }
+}
+
+#[test]
+fn a_conversation_that_goes_on_computes_only_what_is_new() {
+    let model = model(TINY);
+    let prompt = &prompts()[1];
+    let engine = engine(&model, 48, |_| ());
+    let (text, _) = finish(engine.submit(request(prompt, 30)).unwrap());
+    let computed = engine.status().prompt_tokens_computed;
+    let longer = [&prompt[..], &text, &[198, 100, 200]].concat();
+    let (_, second) = finish(engine.submit(request(&longer, 5)).unwrap());
+    // The newest token was chosen but not consumed.
+    assert_eq!(second.usage.cached_tokens, prompt.len() + 29);
+    assert_eq!(engine.status().prompt_tokens_computed - computed, 4);
+}
+
+/// r_llamacpp_24496, r_ik_1929: who leaves frees the agent within a step, and harms nobody.
+#[test]
+fn leaving_frees_the_agent_and_a_place_in_the_queue() {
+    let model = model(TINY);
+    let prompts = prompts();
+    let engine = engine(&model, 96, |c| c.agents = 2);
+    let a = engine.submit(request(&prompts[1], 400)).unwrap();
+    let mut b = engine.submit(request(&prompts[3], 1000)).unwrap();
+    wait("writing", || matches!(b.events.try_recv(), Ok(Event::Tokens(_))));
+    let waiting = engine.submit(request(&prompts[0], 10)).unwrap();
+    let queued = engine.submit(request(&prompts[0], 10)).unwrap();
+    wait("queueing", || engine.status().queued == 2);
+    drop(queued);
+    wait("leaving the queue", || engine.status().queued == 1);
+    drop(b);
+    assert_eq!(finish(waiting).0.len(), 10);
+    assert_eq!(finish(a).0.len(), 400);
+    wait("counting", || engine.status().requests_cancelled == 2);
+    assert!(engine.status().agents.iter().all(|a| a.state == AgentState::Idle));
+}
+
+#[test]
+fn a_full_queue_and_a_prompt_that_is_too_long_are_refused_with_numbers() {
+    let model = model(TINY);
+    let prompts = prompts();
+    let engine = engine(&model, 16, |c| (c.agents, c.queue) = (1, 2));
+    let running = engine.submit(request(&prompts[1], 300)).unwrap();
+    wait("starting", || engine.status().agents[0].state != AgentState::Idle);
+    let waiting: Vec<_> = (0..2).map(|_| engine.submit(request(&prompts[0], 1)).unwrap()).collect();
+    let error = engine.submit(request(&prompts[0], 1)).unwrap_err();
+    assert!(matches!(error, RequestError::QueueFull { waiting: 2, .. }), "{error}");
+    let error = engine.submit(request(&prompts[6], 1)).unwrap_err();
+    assert!(
+        matches!(error, RequestError::ContextOverflow { prompt_tokens: 1879, context: 1024, .. }),
+        "{error}"
+    );
+    drop(running);
+    waiting.into_iter().for_each(|g| assert_eq!(finish(g).0.len(), 1));
+    let full = finish(engine.submit(request(&prompts[5], 5000)).unwrap());
+    assert_eq!(full.1.reason, FinishReason::Length);
+    assert_eq!(full.0.len(), 1024 - prompts[5].len());
+}
+
+#[test]
+fn bad_requests_are_refused_by_field() {
+    let model = model(TINY);
+    let engine = engine(&model, 16, |_| ());
+    let refuse = |change: fn(&mut Request)| {
+        let mut request = request(&[1, 2, 3], 5);
+        change(&mut request);
+        match engine.submit(request).unwrap_err() {
+            RequestError::Invalid { field, .. } => field,
+            other => panic!("{other}"),
+        }
+    };
+    assert_eq!(refuse(|r| r.prompt.clear()), "prompt");
+    assert_eq!(refuse(|r| r.prompt = vec![8192]), "prompt");
+    assert_eq!(refuse(|r| r.params.temperature = f32::NAN), "temperature");
+    assert_eq!(refuse(|r| r.params.top_p = 1.5), "top_p");
+    assert_eq!(refuse(|r| r.params.logit_bias = vec![(9000, 1.0)]), "logit_bias");
+    assert_eq!(refuse(|r| r.max_tokens = Some(0)), "max_tokens");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_number_of_agents_changes_while_requests_run() {
+    let model = model(TINY);
+    let prompts = prompts();
+    let engine = engine(&model, 8 * 32, |c| c.agents = 1);
+    let running: Vec<_> = (0..12).map(|i| engine.submit(request(&prompts[i % 4], 60)).unwrap()).collect();
+    assert_eq!(engine.set_agents(6).await, Ok(6));
+    assert_eq!(engine.status().agents.len(), 6);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(engine.set_agents(2).await, Ok(2));
+    assert!(engine.set_agents(0).await.is_err());
+    assert!(engine.set_agents(9).await.unwrap_err().contains("1 to 8"));
+    let texts = tokio::task::spawn_blocking(move || running.into_iter().map(|g| finish(g).0.len()).collect::<Vec<_>>());
+    assert_eq!(texts.await.unwrap(), vec![60; 12]);
+    assert_eq!(engine.status().agents.len(), 2);
+    engine.drain().await;
+    assert!(matches!(engine.submit(request(&prompts[0], 1)), Err(RequestError::Unavailable(_))));
+}
+
+#[test]
+fn the_same_seed_samples_the_same_text_and_another_seed_another() {
+    let model = model(TINY);
+    let prompt = &prompts()[1];
+    let engine = engine(&model, 96, |c| c.agents = 3);
+    let sampled = |seed: u64| {
+        let params = SamplingParams { temperature: 1.0, seed, ..SamplingParams::default() };
+        finish(engine.submit(Request { params, draft: Some(0), ..request(prompt, 40) }).unwrap()).0
+    };
+    assert_eq!(sampled(1), sampled(1));
+    assert_ne!(sampled(1), sampled(2));
+}
