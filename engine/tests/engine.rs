@@ -97,9 +97,9 @@ fn eight_agents_with_prompts_arriving_all_the_time_write_what_each_writes_alone(
     for (i, generation) in running.into_iter().enumerate() {
         assert_eq!(finish(generation).0, expected[i % 8], "request {i}");
     }
-    let status = crowd.status();
-    assert_eq!(status.requests_finished, 24);
-    assert_eq!(status.tokens_generated, 24 * 40);
+    // Status is published after the step that finished the last one.
+    wait("counting", || crowd.status().requests_finished == 24);
+    assert_eq!(crowd.status().tokens_generated, 24 * 40);
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn leaving_frees_the_agent_and_a_place_in_the_queue() {
     assert_eq!(finish(waiting).0.len(), 10);
     assert_eq!(finish(a).0.len(), 400);
     wait("counting", || engine.status().requests_cancelled == 2);
-    assert!(engine.status().agents.iter().all(|a| a.state == AgentState::Idle));
+    wait("idling", || engine.status().agents.iter().all(|a| a.state == AgentState::Idle));
 }
 
 #[test]
