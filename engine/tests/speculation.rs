@@ -128,7 +128,7 @@ fn chi_square_z(a: &BTreeMap<u32, f64>, b: &BTreeMap<u32, f64>) -> (f64, usize) 
 fn sampled_texts_with_drafts_have_the_law_of_plain_ones() {
     const SAMPLES: u64 = 1200;
     let model = model(TINY);
-    let prompt = golden(TINY).0.prompts.into_iter().find(|p| p.name == "chat").unwrap().tokens;
+    let prompt = golden(TINY).0.prompts.into_iter().find(|p| p.name == "unicode").unwrap().tokens;
     let (last, before) = prompt.split_last().unwrap();
     let mut backend = backend(&model, KvType::F32, 1);
     let mut start = Conversation::new(0);
