@@ -2,7 +2,11 @@
 
 use std::path::PathBuf;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::builder::PossibleValuesParser;
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use openjet_engine::backend::KvType;
+
+use crate::cards::CARDS;
 
 /// Control OpenJet and look into model files.
 ///
@@ -27,7 +31,7 @@ pub(crate) struct Cli {
 const AFTER: &str = "\
 Exit status:
   0  done
-  1  it failed, or the inspected file can't be run; the message says why
+  1  it failed, the inspected file can't be run, or the plan does not fit; the message says why
   2  the command line is wrong
   3  the daemon can't be reached";
 
@@ -51,6 +55,8 @@ pub(crate) enum Verb {
         #[arg(long)]
         tensors: bool,
     },
+    /// Plan a GPU's memory for a model before it is loaded
+    Plan(PlanArgs),
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -62,6 +68,68 @@ pub(crate) enum Verb {
         #[arg(value_name = "DIR")]
         dir: Option<PathBuf>,
     },
+}
+
+/// What a plan is made for.
+#[derive(Debug, Args)]
+pub(crate) struct PlanArgs {
+    /// The model's GGUF file
+    #[arg(value_name = "MODEL")]
+    pub(crate) model: PathBuf,
+    /// Conversations that are worked on at once
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) agents: u32,
+    /// Tokens of the pool that the agents share [default: the model's limit, 131072 at most]
+    #[arg(long, value_name = "T", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) ctx: Option<u32>,
+    /// Type of the key-value cells
+    #[arg(long, value_name = "TYPE", default_value = "q8_0")]
+    pub(crate) kv: Kv,
+    /// Deepest draft, in tokens; 0 for none
+    #[arg(long, value_name = "K", default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=8))]
+    pub(crate) draft: u32,
+    /// Keep the embedding table in host memory
+    #[arg(long)]
+    pub(crate) host_embedding: bool,
+    /// GiB to leave alone, for a display for example
+    #[arg(long, value_name = "GB", default_value_t = 0.0, value_parser = gib)]
+    pub(crate) reserve: f64,
+    /// GiB that the GPU has
+    #[arg(long, value_name = "GB", value_parser = gib, conflicts_with = "card")]
+    pub(crate) gpu_memory: Option<f64>,
+    /// A GPU by its name
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(CARDS.map(|card| card.0)))]
+    pub(crate) card: Option<String>,
+}
+
+/// Types of key-value cells that a GPU has.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Kv {
+    /// Half precision
+    F16,
+    /// 8 bits in blocks of 32
+    #[value(name = "q8_0")]
+    Q8,
+    /// 4 bits in blocks of 32
+    #[value(name = "q4_0")]
+    Q4,
+}
+
+impl From<Kv> for KvType {
+    fn from(kv: Kv) -> Self {
+        match kv {
+            Kv::F16 => Self::F16,
+            Kv::Q8 => Self::Q8_0,
+            Kv::Q4 => Self::Q4_0,
+        }
+    }
+}
+
+fn gib(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(gib) if (0.0..=100_000.0).contains(&gib) => Ok(gib),
+        _ => Err("expected a number of GiB".into()),
+    }
 }
 
 /// What can be done to the agents.

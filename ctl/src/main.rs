@@ -1,10 +1,12 @@
 //! `openjetctl`: looks into model files and talks to the daemon.
 
 mod agents;
+mod cards;
 mod cli;
 mod client;
 mod failure;
 mod inspect;
+mod plan;
 mod status;
 mod text;
 
@@ -42,6 +44,7 @@ fn run(cli: &Cli, out: &mut Vec<u8>) -> Result<(), Failure> {
         Verb::Agents { verb: None } => agents::list(&client(), cli.json, out),
         Verb::Agents { verb: Some(Agents::Set { count }) } => agents::set(&client(), *count, cli.json, out),
         Verb::Inspect { file, tensors } => inspect::run(file, *tensors, cli.json, out),
+        Verb::Plan(args) => plan::run(args, cli.json, out),
         Verb::Completions { shell } => {
             clap_complete::generate(*shell, &mut cli::command(), "openjetctl", out);
             Ok(())

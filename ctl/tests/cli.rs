@@ -83,12 +83,40 @@ fn what_is_no_model_is_named() {
 }
 
 #[test]
+fn a_plan_fits_or_says_what_would() {
+    let output = openjetctl(&["plan", TINY, "--agents", "2", "--ctx", "4096", "--card", "3090"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(stdout(&output).contains("It fits into 24.0 GiB, 23."), "{}", stdout(&output));
+    assert!(stdout(&openjetctl(&["plan", TINY])).contains("It fits on: 3060, "));
+
+    // Weights, driver and state take most of half a GiB; f16 cells of 32,768 tokens do not fit beside them.
+    let output = openjetctl(&["plan", TINY, "--ctx", "32768", "--kv", "f16", "--gpu-memory", "0.6"]);
+    assert_eq!(code(&output), 1);
+    assert!(stdout(&output).contains("It does not fit into 614.4 MiB: "), "{}", stdout(&output));
+    assert!(stdout(&output).contains("It would fit with --kv q4_0\n"), "{}", stdout(&output));
+
+    let output = openjetctl(&["--json", "plan", TINY, "--ctx", "6400", "--gpu-memory", "24"]);
+    let plan: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&plan["fits"], plan["pages"].as_u64()), (&true.into(), Some(100)));
+    let parts = plan["parts"].as_array().unwrap();
+    assert_eq!(parts.iter().map(|part| part["bytes"].as_u64().unwrap()).sum::<u64>(), plan["total"]);
+    // The advice holds: what is said to be the largest pool fits, one page more does not.
+    let largest = plan["largest_pool"].as_u64().unwrap();
+    for (pool, expected) in [(largest, 0), (largest + 64, 1)] {
+        let output = openjetctl(&["plan", TINY, "--ctx", &pool.to_string(), "--gpu-memory", "24"]);
+        assert_eq!(code(&output), expected, "{pool}");
+    }
+    assert_eq!(code(&openjetctl(&["plan", TINY, "--card", "voodoo2"])), 2);
+    assert_eq!(code(&openjetctl(&["plan", TINY, "--gpu-memory", "-1"])), 2);
+}
+
+#[test]
 fn completions_and_manual_pages_know_every_verb() {
     let dir = tempfile::tempdir().unwrap();
     assert_eq!(code(&openjetctl(&["man", dir.path().to_str().unwrap()])), 0);
     for shell in ["bash", "zsh", "fish"] {
         let script = stdout(&openjetctl(&["completions", shell]));
-        for verb in ["status", "agents", "inspect", "completions", "man"] {
+        for verb in ["status", "agents", "inspect", "plan", "completions", "man"] {
             assert!(script.contains(verb), "{shell} lacks {verb}");
             assert!(dir.path().join(format!("openjetctl-{verb}.1")).is_file(), "no manual page for {verb}");
         }
