@@ -1,8 +1,9 @@
-//! Text to token ids and back: tokenizer, chat template, streaming detokenizer.
+//! Text to token ids and back: tokenizer, chat template, streaming detokenizer, and the parser of what a model writes.
 
 mod alphabet;
 mod detokenizer;
 mod guard;
+mod output;
 mod python;
 mod spec;
 mod split;
@@ -11,6 +12,7 @@ mod tokenizer;
 mod vocabulary;
 
 pub use detokenizer::Detokenizer;
+pub use output::{CallCounts, OutputEvent, OutputParser, ToolSchemas};
 pub use spec::{TokenKind, TokenizerError, TokenizerSpec};
 pub use template::{Chat, ChatTemplate, Prompt, TemplateError, parse_arguments};
 pub use tokenizer::{ControlTokens, Tokenizer};
