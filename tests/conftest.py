@@ -30,7 +30,8 @@ class Daemon:
     def __init__(self, folder, *options):
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        address = ["--listen", f"127.0.0.1:{self.port}", "--control", str(folder / "control.sock")]
+        self.control = str(folder / "control.sock")
+        address = ["--listen", f"127.0.0.1:{self.port}", "--control", self.control]
         self.words = [os.environ["OPENJETD"], *address, "--backend", "cpu", *options]
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("OPENJET")}
         self.process = None

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::gguf::{FromValue, GgufFile, StoredType, TensorInfo};
-use crate::model::{Model, ModelConfig};
+use crate::model::{ARCHITECTURE, Model, ModelConfig};
+use crate::text::{ChatTemplate, Tokenizer, TokenizerSpec};
 
 /// A report on a GGUF file that could be read, whatever model it holds.
 #[derive(Clone, Debug, Serialize)]
@@ -93,10 +94,14 @@ impl Inspection {
     #[must_use]
     pub fn of(file: &Arc<GgufFile>) -> Self {
         let loaded = Model::load(file.clone());
-        let (problems, unused_tensors) = match loaded {
+        let (mut problems, unused_tensors) = match loaded {
             Ok(model) => (Vec::new(), model.unused_tensors),
             Err(error) => (error.problems.iter().map(ToString::to_string).collect(), Vec::new()),
         };
+        // A model of another kind has another tokenizer, too, which needs no mention.
+        if text(file, "general.architecture").as_deref() == Some(ARCHITECTURE) {
+            problems.extend(text_problem(file));
+        }
         let tensors: Vec<_> = file
             .tensors()
             .iter()
@@ -139,6 +144,19 @@ impl TokenizerFacts {
             chat_template: value::<&str>(file, "tokenizer.chat_template").map(|t| t.chars().count() as u64),
         }
     }
+}
+
+/// Why texts can't be turned into tokens and back, or conversations into texts.
+fn text_problem(file: &GgufFile) -> Option<String> {
+    let spec = match TokenizerSpec::from_gguf(file) {
+        Ok(spec) => spec,
+        Err(error) => return Some(error.problem.to_string()),
+    };
+    let tokenizer = match Tokenizer::new(&spec) {
+        Ok(tokenizer) => tokenizer,
+        Err(error) => return Some(error.to_string()),
+    };
+    spec.chat_template.and_then(|source| ChatTemplate::new(source, &tokenizer).err()).map(|error| error.to_string())
 }
 
 fn value<'a, T: FromValue<'a>>(file: &'a GgufFile, key: &str) -> Option<T> {

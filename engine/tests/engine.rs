@@ -164,10 +164,7 @@ fn a_full_queue_and_a_prompt_that_is_too_long_are_refused_with_numbers() {
     let error = engine.submit(request(&prompts[0], 1)).unwrap_err();
     assert!(matches!(error, RequestError::QueueFull { waiting: 2, .. }), "{error}");
     let error = engine.submit(request(&prompts[6], 1)).unwrap_err();
-    assert!(
-        matches!(error, RequestError::ContextOverflow { prompt_tokens: 1879, context: 1024, .. }),
-        "{error}"
-    );
+    assert!(matches!(error, RequestError::ContextOverflow { prompt_tokens: 1879, context: 1024, .. }), "{error}");
     drop(running);
     waiting.into_iter().for_each(|g| assert_eq!(finish(g).0.len(), 1));
     let full = finish(engine.submit(request(&prompts[5], 5000)).unwrap());

@@ -77,7 +77,8 @@ fn attempt(case: &str, bytes: Vec<u8>) -> Outcome {
         assert!(held <= size.max(LEAST), "{case}: {held} bytes held for a file of {size}");
         let Some((model, file)) = loaded else { return Outcome::Refused };
         let inspection = Inspection::of(&file);
-        assert_eq!(inspection.runnable, model.is_some(), "{case}");
+        // A model may load whose tokenizer does not.
+        assert!(model.is_some() || !inspection.runnable, "{case}");
         let Some(model) = model else { return Outcome::Refused };
         use_model(&model);
         Outcome::Loaded
@@ -215,7 +216,7 @@ fn many_small_entries_stay_in_proportion() {
     let size = bytes.len();
     let (file, held) = most_held(|| GgufFile::from_bytes("keys", bytes).unwrap());
     assert!(held < 6 * size, "{held} bytes for {size}");
-    assert_eq!(file.metadata().count(), 20_000 + 21);
+    assert_eq!(file.metadata().count(), 20_000 + 26);
 
     let mut file = Gguf::model(&Shape::SMALL, false);
     // Every block of a made-up model misses everything.

@@ -121,8 +121,8 @@ fn a_tied_table_stays_and_an_own_one_is_counted() {
     let on_host = PlanOptions { embedding_on_host: true, ..options(64, KvType::F16) };
     let tied = plan(&load(&file), &on_host);
     assert_eq!(tied.host, 0);
-    file.add("blk.4.nextn.embed_tokens.weight", &[64, 128], Q8_0);
-    file.add("blk.4.nextn.shared_head_head.weight", &[64, 128], Q8_0);
+    file.add("blk.4.nextn.embed_tokens.weight", &[64, 288], Q8_0);
+    file.add("blk.4.nextn.shared_head_head.weight", &[64, 288], Q8_0);
     let own = plan(&load(&file), &on_host);
     assert_eq!((own.host, own.total), (table, tied.total + table));
     // Without drafts neither is of use.

@@ -193,7 +193,7 @@ fn sizes() {
     refused("key \"qwen35.block_count\" is 1, expected a trunk block at least, besides the draft head's", |f| {
         f.set("qwen35.block_count", Meta::U32(1));
     });
-    refused("key \"tokenizer.ggml.tokens\" is an array of 1, expected 128 tokens, as many as embeddings", |f| {
+    refused("key \"tokenizer.ggml.tokens\" is an array of 1, expected 288 tokens, as many as embeddings", |f| {
         f.set("tokenizer.ggml.tokens", Meta::Texts(vec!["a".into()]));
     });
     for eps in [0.0, f32::NAN, f32::INFINITY] {
@@ -268,10 +268,24 @@ fn tensors() {
 }
 
 #[test]
+fn a_tokenizer_that_is_not_known_is_a_reason_too() {
+    let report = |file: &Gguf| Inspection::of(&open(file).unwrap());
+    let mut file = small();
+    assert!(report(&file).runnable, "{:?}", report(&file).problems);
+    file.set("tokenizer.ggml.pre", Meta::Text("llama-bpe"));
+    assert_eq!(report(&file).problems, ["tokenizer.ggml.pre is \"llama-bpe\"; OpenJet knows qwen35 and qwen2"]);
+    file.set("tokenizer.ggml.pre", Meta::Text("qwen2"));
+    file.set("tokenizer.chat_template", Meta::Text("{% if %}"));
+    assert!(report(&file).problems[0].starts_with("the chat template can't be read: "), "{:?}", report(&file).problems);
+    file.set("general.architecture", Meta::Text("llama"));
+    assert_eq!(report(&file).problems.len(), 1);
+}
+
+#[test]
 fn optional_tensors_are_used() {
     let mut file = small();
     file.tensors.retain(|t| t.name != "output.weight" && !t.name.ends_with("shared_head_norm.weight"));
-    file.add("blk.4.nextn.embed_tokens.weight", &[64, 128], Q8_0);
+    file.add("blk.4.nextn.embed_tokens.weight", &[64, 288], Q8_0);
     file.add("v.patch_embd.weight", &[8], F32);
     let model = load(&file).unwrap();
     assert_eq!(model.output.name, "token_embd.weight");

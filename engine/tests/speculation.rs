@@ -144,8 +144,7 @@ fn sampled_texts_with_drafts_have_the_law_of_plain_ones() {
                 let mut conversation = Conversation { position: before.len() as u32, ..Conversation::new(0) };
                 let params = SamplingParams { temperature, seed, ..SamplingParams::default() };
                 let choice = Choice { params, ..Choice::drafting(depth) };
-                let mut output =
-                    conversation.run(&mut backend, &[*last], HEAD, Some(&choice), &mut Seen::default());
+                let mut output = conversation.run(&mut backend, &[*last], HEAD, Some(&choice), &mut Seen::default());
                 let mut text = vec![output.tokens[0].token];
                 while text.len() < 3 {
                     let rows: Vec<u32> = text.last().into_iter().chain(&output.drafts).copied().collect();

@@ -19,7 +19,7 @@ fuzz_target!(|header: &[u8]| {
     let file = Arc::new(file);
     let runnable = Inspection::of(&file).runnable;
     let model = Model::load(file);
-    assert_eq!(model.is_ok(), runnable);
+    assert!(model.is_ok() || !runnable);
     let Ok(model) = model else { return };
     decode(&[&model.embedding, &model.output]);
     model.blocks.iter().for_each(decode_block);

@@ -6,7 +6,7 @@ use super::problem::{ModelProblem, Problems};
 use crate::gguf::{FromValue, GgufFile};
 
 /// The architecture that the engine runs, which prefixes its keys.
-pub(super) const ARCHITECTURE: &str = "qwen35";
+pub const ARCHITECTURE: &str = "qwen35";
 
 /// The keys of one file.
 pub(super) struct Header<'a> {

@@ -8,6 +8,7 @@ mod problem;
 mod rope;
 
 pub use config::ModelConfig;
+pub use header::ARCHITECTURE;
 pub use matrix::Matrix;
 pub use problem::{ModelError, ModelProblem};
 

@@ -66,7 +66,7 @@ impl Shape {
     pub(crate) const SMALL: Self = Self {
         hidden: 64,
         ffn: 96,
-        vocab: 128,
+        vocab: 288,
         heads: 4,
         kv_heads: 2,
         head_dim: 32,
@@ -100,6 +100,34 @@ impl Shape {
 /// Whether the usual Q4_K_M recipe spends more bits on block `i` of `n`.
 fn more(i: u64, n: u64) -> bool {
     i < n / 8 || i >= 7 * n / 8 || (i - n / 8) % 3 == 2
+}
+
+/// Id of the token that ends a turn.
+const END: u32 = 257;
+
+/// A vocabulary of the 256 bytes, `th`, an end token, and fillers.
+fn token(id: u64) -> String {
+    match id {
+        0..256 => {
+            let byte = id as u8;
+            // Bytes that are no printable characters are spelled from U+0100 on, in order.
+            let spelled = |b: &u8| matches!(*b, 33..=126 | 161..=172 | 174..=255);
+            let place = (0..byte).filter(|b| !spelled(b)).count() as u32;
+            let c = if spelled(&byte) { u32::from(byte) } else { 256 + place };
+            char::from_u32(c).expect("a character below U+0200").to_string()
+        }
+        256 => "th".into(),
+        257 => "<|im_end|>".into(),
+        _ => format!("[PAD{id}]"),
+    }
+}
+
+fn token_type(id: u64) -> u32 {
+    match id {
+        0..257 => 1,
+        257 => 3,
+        _ => 5,
+    }
 }
 
 impl Gguf {
@@ -140,7 +168,12 @@ impl Gguf {
             ("qwen35.ssm.group_count", u(s.key_heads)),
             ("qwen35.ssm.time_step_rank", u(s.value_heads)),
             ("qwen35.ssm.inner_size", u(inner)),
-            ("tokenizer.ggml.tokens", Meta::Texts((0..s.vocab).map(|i| format!("t{i}")).collect())),
+            ("tokenizer.ggml.model", Meta::Text("gpt2")),
+            ("tokenizer.ggml.pre", Meta::Text("qwen35")),
+            ("tokenizer.ggml.tokens", Meta::Texts((0..s.vocab).map(token).collect())),
+            ("tokenizer.ggml.token_type", Meta::U32s((0..s.vocab).map(token_type).collect())),
+            ("tokenizer.ggml.merges", Meta::Texts(vec!["t h".into()])),
+            ("tokenizer.ggml.eos_token_id", Meta::U32(END)),
         ] {
             file.metadata.push((key.to_owned(), value));
         }
