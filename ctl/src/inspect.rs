@@ -19,7 +19,9 @@ pub(crate) fn run(file: &Path, tensors: bool, json: bool, out: &mut Vec<u8>) -> 
         serde_json::to_writer_pretty(&mut *out, &inspection)?;
         writeln!(out)?;
     } else {
-        out.write_all(describe(&inspection, tensors).as_bytes())?;
+        // Names come from the file, and must not steer the terminal.
+        let report = describe(&inspection, tensors).replace(|c: char| c.is_control() && c != '\n', "\u{fffd}");
+        out.write_all(report.as_bytes())?;
     }
     if inspection.runnable { Ok(()) } else { Err(anyhow!("{} can't be run", inspection.file).into()) }
 }

@@ -233,14 +233,23 @@ fn sizes_by_block() {
     refused("key \"qwen35.attention.head_count_kv\" is an array of 4, expected 5 numbers, one for each block", |f| {
         f.set(kv, Meta::U32s(vec![0, 0, 0, 2]));
     });
+    let recurrent = |layers: &[bool]| {
+        let layers = layers.to_vec();
+        move |f: &mut Gguf| f.set("qwen35.attention.recurrent_layers", Meta::Bools(layers))
+    };
     refused(
-        "key \"qwen35.attention.recurrent_layers\" is [true, true, true, false, true], expected 5 bools, false for the \
-         draft head's block",
-        |f| f.set("qwen35.attention.recurrent_layers", Meta::Bools(vec![true, true, true, false, true])),
+        "key \"qwen35.attention.recurrent_layers\" is an array of 2, expected 5 bools, one for each block",
+        recurrent(&[true, false]),
     );
-    refused("key \"qwen35.block_count\" is 4, expected both attention and DeltaNet blocks among the trunk's", |f| {
-        f.set("qwen35.attention.recurrent_layers", Meta::Bools(vec![false; 5]));
-    });
+    refused(
+        "key \"qwen35.attention.recurrent_layers\" is true for the draft head's block, expected false, since that block \
+         attends",
+        recurrent(&[true, true, true, false, true]),
+    );
+    refused(
+        "key \"qwen35.block_count\" is 4, expected both attention and DeltaNet blocks among the trunk's",
+        recurrent(&[false; 5]),
+    );
 }
 
 #[test]

@@ -233,9 +233,13 @@ fn read_layers(header: &mut Header<'_>) -> Option<Layers> {
     let trunk = blocks - draft_blocks;
     let recurrent = match header.optional::<Vec<bool>>("attention.recurrent_layers")? {
         Some(mut layers) => {
-            if layers.len() != blocks || layers[trunk..].contains(&true) {
-                let expected = format!("{blocks} bools, false for the draft head's block");
-                return header.bad("attention.recurrent_layers", format!("{layers:?}"), expected);
+            let name = "attention.recurrent_layers";
+            if layers.len() != blocks {
+                let expected = format!("{blocks} bools, one for each block");
+                return header.bad(name, format!("an array of {}", layers.len()), expected);
+            }
+            if layers[trunk..].contains(&true) {
+                return header.bad(name, "true for the draft head's block", "false, since that block attends");
             }
             layers.truncate(trunk);
             layers

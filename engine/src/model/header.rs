@@ -53,15 +53,14 @@ impl<'a> Header<'a> {
         of: impl Fn(usize) -> bool,
         range: RangeInclusive<u64>,
     ) -> Option<usize> {
-        let key = Self::key(name);
-        if self.file.array_len(&key).is_none() {
-            return self.size(name, range);
+        match self.file.array_len(&Self::key(name)) {
+            None => return self.size(name, range),
+            Some(found) if found != blocks => {
+                return self.bad(name, format!("an array of {found}"), format!("{blocks} numbers, one for each block"));
+            }
+            Some(_) => {}
         }
         let sizes = self.required::<Vec<u64>>(name)?;
-        if sizes.len() != blocks {
-            let expected = format!("{blocks} numbers, one for each block");
-            return self.bad(name, format!("an array of {}", sizes.len()), expected);
-        }
         let mut used = sizes.into_iter().enumerate().filter(|(block, _)| of(*block));
         let Some((_, size)) = used.next() else { return self.bad(name, "an empty array", "a number") };
         match used.find(|(_, other)| *other != size) {
