@@ -15,6 +15,7 @@ use gguf::{Gguf, Meta, Shape};
 use openjet_engine::gguf::GgufFile;
 use openjet_engine::inspect::Inspection;
 use openjet_engine::model::{Block, Matrix, Mixer, Model};
+use openjet_engine::quant::dequantize_row;
 
 /// Counts what the current thread holds. Tests run on threads of their own, and loading uses no others.
 struct Counting;
@@ -101,8 +102,8 @@ fn use_model(model: &Model) {
     }
     for matrix in matrices {
         let mut row = vec![0.0; matrix.cols];
-        matrix.decode_row(0, &mut row);
-        matrix.decode_row(matrix.rows - 1, &mut row);
+        dequantize_row(matrix.ty, matrix.row(0), &mut row);
+        dequantize_row(matrix.ty, matrix.row(matrix.rows - 1), &mut row);
     }
 }
 

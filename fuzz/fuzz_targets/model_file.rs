@@ -8,6 +8,7 @@ use libfuzzer_sys::fuzz_target;
 use openjet_engine::gguf::GgufFile;
 use openjet_engine::inspect::Inspection;
 use openjet_engine::model::{Block, Matrix, Mixer, Model};
+use openjet_engine::quant::dequantize_row;
 
 /// Zeros after the input: room for the tensors of a small model, so that the input is a header alone.
 const TENSOR_BYTES: usize = 256 << 10;
@@ -40,7 +41,7 @@ fn decode_block(block: &Block) {
 fn decode(matrices: &[&Matrix]) {
     for matrix in matrices {
         let mut row = vec![0.0; matrix.cols];
-        matrix.decode_row(0, &mut row);
-        matrix.decode_row(matrix.rows - 1, &mut row);
+        dequantize_row(matrix.ty, matrix.row(0), &mut row);
+        dequantize_row(matrix.ty, matrix.row(matrix.rows - 1), &mut row);
     }
 }

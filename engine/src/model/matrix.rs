@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::quant::{TensorType, dequantize_row};
+use crate::quant::TensorType;
 
 /// A matrix in its file's own bits: `rows` outputs of `cols` inputs, `y[r] = sum_c W[r][c] x[c]`.
 #[derive(Clone)]
@@ -57,10 +57,5 @@ impl Matrix {
     pub fn row(&self, r: usize) -> &[u8] {
         let n = self.row_bytes();
         &self.bytes()[r * n..(r + 1) * n]
-    }
-
-    /// Decodes row `r` into `out`, which holds `cols` numbers.
-    pub fn decode_row(&self, r: usize, out: &mut [f32]) {
-        dequantize_row(self.ty, self.row(r), out);
     }
 }
