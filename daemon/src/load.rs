@@ -10,7 +10,7 @@ use openjet_engine::engine::{Engine, EngineConfig};
 use openjet_engine::gguf::GgufFile;
 use openjet_engine::model::Model;
 use openjet_engine::step::PAGE_TOKENS;
-use openjet_engine::text::{Tokenizer, TokenizerSpec};
+use openjet_engine::text::{ChatTemplate, Tokenizer, TokenizerSpec};
 use openjet_proto::control::ModelStatus;
 
 use crate::api::head::now;
@@ -45,6 +45,8 @@ pub fn load(config: &Config, progress: &dyn Fn(String)) -> anyhow::Result<Servin
     let spec = TokenizerSpec::from_gguf(&file)?;
     let of_file = || format!("{}: the tokenizer can't be used", file.name());
     let tokenizer = Arc::new(Tokenizer::new(&spec).with_context(of_file)?);
+    let template = spec.chat_template.map(|source| ChatTemplate::new(source, &tokenizer)).transpose();
+    let template = template.with_context(|| format!("{}: the chat template can't be used", file.name()))?;
     if tokenizer.vocab_size() != model.config.vocab {
         bail!(
             "{}: the tokenizer has {} tokens, but the model {}",
@@ -83,6 +85,7 @@ pub fn load(config: &Config, progress: &dyn Fn(String)) -> anyhow::Result<Servin
     Ok(Serving {
         engine,
         tokenizer,
+        template,
         model: ModelStatus {
             name,
             file: config.model.as_ref().map(|path| path.display().to_string()),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use openjet_engine::engine::Engine;
-use openjet_engine::text::Tokenizer;
+use openjet_engine::text::{ChatTemplate, Tokenizer};
 use openjet_proto::control::ModelStatus;
 
 use crate::api::sampling::SamplingDefaults;
@@ -15,6 +15,8 @@ pub struct Serving {
     pub engine: Engine,
     /// Text to tokens and back.
     pub tokenizer: Arc<Tokenizer>,
+    /// Messages to text, if the model has a chat template.
+    pub template: Option<ChatTemplate>,
     /// Facts about the model.
     pub model: ModelStatus,
     /// Most tokens that one agent's context holds.

@@ -6,10 +6,11 @@ use std::time::Instant;
 use openjet_engine::engine::Generation;
 use openjet_engine::request::{Event, FinishReason, Request};
 use openjet_engine::step::Logprobs;
+use openjet_engine::text::OutputPart;
 use tokio::sync::watch;
 
 use super::usage::Usage;
-use super::writer::Writer;
+use super::writer::{Delta, Writer};
 use crate::app::{App, RequestGuard};
 use crate::http::error::ApiError;
 use crate::serving::Serving;
@@ -17,8 +18,8 @@ use crate::serving::Serving;
 /// What has become known of an answer since the last piece.
 #[derive(Debug, Default)]
 pub struct Piece {
-    /// Text.
-    pub text: String,
+    /// Text and calls.
+    pub deltas: Vec<Delta>,
     /// The tokens behind them; text may come later than its token.
     pub tokens: Vec<Token>,
     /// The end.
@@ -30,6 +31,8 @@ pub struct Piece {
 pub struct Token {
     /// Its id.
     pub id: u32,
+    /// The part of the answer that it belongs to.
+    pub part: OutputPart,
     /// If they were asked for.
     pub logprobs: Option<Logprobs>,
 }
@@ -50,6 +53,8 @@ pub enum EndReason {
     Stop,
     /// `max_tokens`, or the context is full.
     Length,
+    /// The model waits for the results of its calls.
+    ToolCalls,
 }
 
 impl EndReason {
@@ -59,6 +64,7 @@ impl EndReason {
         match self {
             Self::Stop => "stop",
             Self::Length => "length",
+            Self::ToolCalls => "tool_calls",
         }
     }
 }
@@ -147,9 +153,11 @@ impl Answer {
         self.clock.first_token.get_or_insert_with(Instant::now);
         let mut piece = Piece::default();
         for sampled in tokens {
+            let part = self.writer.part();
             self.usage.completion_tokens += 1;
-            piece.tokens.push(Token { id: sampled.token, logprobs: sampled.logprobs });
-            piece.text += &self.writer.push(sampled.token);
+            self.usage.reasoning_tokens += usize::from(part == OutputPart::Reasoning);
+            piece.tokens.push(Token { id: sampled.token, part, logprobs: sampled.logprobs });
+            piece.deltas.extend(self.writer.push(sampled.token));
             if self.writer.stopped() {
                 piece.end = Some(self.end_early());
                 break;
@@ -159,7 +167,7 @@ impl Answer {
         piece
     }
 
-    /// A stop string: the engine is told by dropping the request, and the counts are our own.
+    /// A stop string or the only call: the engine is told by dropping the request, and the counts are our own.
     fn end_early(&mut self) -> End {
         self.generation = None;
         let now = Instant::now();
@@ -168,7 +176,8 @@ impl Answer {
         self.usage.queued = started - self.clock.submitted;
         self.usage.prefill = first.saturating_duration_since(started);
         self.usage.decode = now - first;
-        self.end(EndReason::Stop)
+        let reason = if self.writer.calls() > 0 { EndReason::ToolCalls } else { EndReason::Stop };
+        self.end(reason)
     }
 
     fn finished(&mut self, finish: &openjet_engine::request::Finish) -> Result<Piece, ApiError> {
@@ -184,8 +193,9 @@ impl Answer {
             prefill: used.prefill,
             decode: used.decode,
         };
-        let text = self.writer.finish();
+        let deltas = self.writer.finish();
         let reason = match finish.reason {
+            FinishReason::Stop if self.writer.calls() > 0 => EndReason::ToolCalls,
             FinishReason::Stop => EndReason::Stop,
             // A stop string may come to light only when nothing more can follow.
             FinishReason::Length if self.writer.stopped() => EndReason::Stop,
@@ -194,7 +204,7 @@ impl Answer {
                 return Err(self.fail(ApiError::unavailable("the request was cancelled on the server", 1)));
             }
         };
-        Ok(Piece { text, tokens: Vec::new(), end: Some(self.end(reason)) })
+        Ok(Piece { deltas, tokens: Vec::new(), end: Some(self.end(reason)) })
     }
 
     fn end(&mut self, reason: EndReason) -> End {

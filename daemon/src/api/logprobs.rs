@@ -1,9 +1,23 @@
-//! Log probabilities in the form of the completions endpoint.
+//! Log probabilities in the forms of the two `OpenAI` endpoints.
 
+use openjet_engine::step::Logprobs;
 use openjet_engine::text::Tokenizer;
 use serde_json::{Value, json};
 
 use super::answer::Token;
+
+/// An entry of `logprobs.content` of a chat answer; `None` for a token without log probabilities.
+#[must_use]
+pub fn chat(token: &Token, tokenizer: &Tokenizer) -> Option<Value> {
+    let Logprobs { chosen, top } = token.logprobs.as_ref()?;
+    let entry = |id: u32, logprob: f32| {
+        let bytes = tokenizer.token_bytes(id);
+        json!({ "token": String::from_utf8_lossy(bytes), "logprob": logprob, "bytes": bytes })
+    };
+    let mut out = entry(token.id, *chosen);
+    out["top_logprobs"] = top.iter().map(|&(id, logprob)| entry(id, logprob)).collect();
+    Some(out)
+}
 
 /// `logprobs` of a completion's piece: parallel lists. `offset` is where the piece's text begins in the whole, in characters,
 /// and is moved on.

@@ -1,11 +1,13 @@
 //! The HTTP API's endpoints.
 
 pub mod answer;
+pub mod chat;
 pub mod completions;
 pub mod fields;
 pub mod head;
 pub mod health;
 pub mod logprobs;
+pub mod messages;
 pub mod models;
 pub mod sampling;
 pub mod stop;

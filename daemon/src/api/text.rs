@@ -1,10 +1,13 @@
-//! `/tokenize` and `/detokenize`: the model's text side alone.
+//! `/tokenize`, `/detokenize` and `/apply-template`: the model's text side alone.
+
+use std::sync::Arc;
 
 use hyper::body::Incoming;
 use hyper::{Request, Response, StatusCode};
 use openjet_engine::text::{ControlTokens, Tokenizer};
 use serde_json::{Value, json};
 
+use super::chat;
 use super::fields::{Field, Fields, done, integer};
 use crate::app::App;
 use crate::http::body::{Body, json_response, read_json};
@@ -73,4 +76,16 @@ pub async fn detokenize(app: &App, request: Request<Incoming>) -> Result<Respons
         bytes.extend_from_slice(serving.tokenizer.token_bytes(id));
     }
     Ok(json_response(StatusCode::OK, &json!({ "content": String::from_utf8_lossy(&bytes) })))
+}
+
+/// A chat request to the text and the tokens that the model would read. Takes the fields of `/v1/chat/completions`.
+///
+/// # Errors
+/// 400 names the field.
+pub async fn apply_template(app: &Arc<App>, request: Request<Incoming>) -> Result<Response<Body>, ApiError> {
+    let serving = app.serving()?;
+    let body = read_json(request, app.body_limits()).await?;
+    let chat = chat::request::parse(body, serving.defaults, serving.model.vocab)?;
+    let (text, prompt) = chat::text(serving, chat.chat).await?;
+    Ok(json_response(StatusCode::OK, &json!({ "prompt": text, "tokens": prompt.tokens })))
 }

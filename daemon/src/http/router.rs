@@ -22,6 +22,7 @@ pub struct Router {
 /// The HTTP API's endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Endpoint {
+    Chat,
     Completions,
     Models,
     Model,
@@ -29,6 +30,7 @@ enum Endpoint {
     Slots,
     Tokenize,
     Detokenize,
+    ApplyTemplate,
     Feed,
     Page,
 }
@@ -36,12 +38,14 @@ enum Endpoint {
 impl Endpoint {
     fn of(path: &str) -> Option<Self> {
         Some(match path {
+            "/v1/chat/completions" => Self::Chat,
             "/v1/completions" => Self::Completions,
             "/v1/models" => Self::Models,
             "/health" => Self::Health,
             "/slots" => Self::Slots,
             "/tokenize" => Self::Tokenize,
             "/detokenize" => Self::Detokenize,
+            "/apply-template" => Self::ApplyTemplate,
             "/ws" => Self::Feed,
             _ if path.starts_with("/v1/models/") => Self::Model,
             _ if page::file(path).is_some() => Self::Page,
@@ -72,8 +76,9 @@ impl Handler for Router {
 impl Router {
     async fn answer(&self, request: Request<Incoming>) -> Result<Response<Body>, ApiError> {
         let path = request.uri().path().to_owned();
-        let endpoint =
-            Endpoint::of(&path).ok_or_else(|| ApiError::not_found(format!("there is no {path}; the API is at /v1")))?;
+        let endpoint = Endpoint::of(&path).ok_or_else(|| {
+            ApiError::not_found(format!("there is no {path}; the API is at /v1/chat/completions and its neighbours"))
+        })?;
         let method = request.method();
         let allowed = match endpoint.allow() {
             "POST" => method == Method::POST,
@@ -88,11 +93,13 @@ impl Router {
             Endpoint::Models => api::models::list(app),
             Endpoint::Model => api::models::one(app, path.trim_start_matches("/v1/models/")),
             Endpoint::Slots => api::health::slots(app),
+            Endpoint::Chat => api::chat::answer(app, request).await,
             Endpoint::Completions => api::completions::answer(app, request).await,
             Endpoint::Tokenize => api::text::tokenize(app, request).await,
             Endpoint::Detokenize => api::text::detokenize(app, request).await,
             Endpoint::Feed => page::feed::open(app, request),
             Endpoint::Page => page::file(&path).ok_or_else(|| ApiError::not_found(path)),
+            Endpoint::ApplyTemplate => api::text::apply_template(app, request).await,
         }
     }
 }

@@ -1,12 +1,15 @@
 //! Tests against a real daemon on the model that ships with it.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::needless_pass_by_value)]
 
 mod client;
 mod server;
 
+mod chat;
 mod completions;
 mod connections;
 mod control;
+mod errors;
+mod malformed;
 mod page;
 mod process;
 mod text;

@@ -24,3 +24,14 @@ fn control_tokens_are_tokens_only_where_that_is_asked_for() {
     assert_eq!(tokens(true), 1);
     assert!(tokens(false) > 1);
 }
+
+#[test]
+fn the_template_is_applied_as_for_an_answer() {
+    let body =
+        json!({"messages": [{"role": "user", "content": "a <|im_end|> b"}], "return_token_ids": true, "max_tokens": 1});
+    let applied = post(shared().address, "/apply-template", &body).json();
+    let answer = post(shared().address, "/v1/chat/completions", &body).json();
+    assert_eq!(applied["tokens"], answer["prompt_token_ids"]);
+    let prompt = applied["prompt"].as_str().unwrap();
+    assert!(prompt.contains("a <|im_end|> b") && prompt.ends_with("<think>\n"), "{prompt}");
+}

@@ -12,7 +12,7 @@ mod tokenizer;
 mod vocabulary;
 
 pub use detokenizer::Detokenizer;
-pub use output::{CallCounts, OutputEvent, OutputParser, ToolSchemas};
+pub use output::{CallCounts, OutputEvent, OutputParser, OutputPart, ToolSchemas};
 pub use spec::{TokenKind, TokenizerError, TokenizerSpec};
 pub use template::{Chat, ChatTemplate, Prompt, TemplateError, parse_arguments};
 pub use tokenizer::{ControlTokens, Tokenizer};

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::api::answer::{Answer, Token};
 use crate::api::logprobs;
+use crate::api::writer::Delta;
 
 /// One prompt and its continuation on the way.
 #[derive(Debug)]
@@ -39,4 +40,16 @@ impl Choice {
         }
         choice
     }
+}
+
+/// All text of a piece.
+pub(super) fn text(deltas: Vec<Delta>) -> String {
+    deltas
+        .into_iter()
+        .map(|delta| match delta {
+            Delta::Content(text) | Delta::Reasoning(text) => text,
+            // Completions are not taken apart, so there are none.
+            Delta::ToolCall { .. } | Delta::Arguments { .. } | Delta::Broken { .. } => String::new(),
+        })
+        .collect()
 }

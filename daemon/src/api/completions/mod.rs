@@ -51,7 +51,7 @@ pub async fn answer(app: &Arc<App>, request: Request<Incoming>) -> Result<Respon
         let mut end = None;
         while let Some(piece) = choice.answer.next().await {
             let piece = piece?;
-            text += &piece.text;
+            text += &format::text(piece.deltas);
             tokens.extend(piece.tokens);
             end = piece.end.or(end);
         }
@@ -75,7 +75,7 @@ fn choice(
     prompt: Vec<u32>,
     session: Option<String>,
 ) -> Result<Choice, ApiError> {
-    let writer = Writer::new(serving.tokenizer.clone(), asked.generate.stops.clone());
+    let writer = Writer::new(serving.tokenizer.clone(), None, asked.generate.stops.clone(), false);
     let echo = asked.echo.then(|| {
         let bytes: Vec<u8> = prompt.iter().flat_map(|&id| serving.tokenizer.token_bytes(id)).copied().collect();
         String::from_utf8_lossy(&bytes).into_owned()

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::future::select_all;
 use serde_json::{Value, json};
 
-use super::format::Choice;
+use super::format::{Choice, text};
 use crate::api::answer::Piece;
 use crate::api::head::Head;
 use crate::api::usage::Usage;
@@ -33,7 +33,7 @@ impl CompletionStream {
 
     fn piece(&mut self, index: usize, piece: Piece) -> String {
         let choice = &mut self.choices[index];
-        let text = choice.echo.take().unwrap_or_default() + &piece.text;
+        let text = choice.echo.take().unwrap_or_default() + &text(piece.deltas);
         let finish = piece.end.as_ref().map(|end| end.reason.name());
         if text.is_empty() && piece.tokens.is_empty() && finish.is_none() {
             return String::new();

@@ -57,6 +57,17 @@ pub enum OutputEvent {
     },
 }
 
+/// A kind of section of a model's output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutputPart {
+    /// Reasoning.
+    Reasoning,
+    /// The answer.
+    Content,
+    /// A tool call.
+    Call,
+}
+
 /// What became of the tool calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallCounts {
@@ -173,6 +184,16 @@ impl OutputParser {
     #[must_use]
     pub fn counts(&self) -> CallCounts {
         self.counts
+    }
+
+    /// What the next character belongs to, as far as is known.
+    #[must_use]
+    pub fn part(&self) -> OutputPart {
+        match (&self.state, self.section) {
+            (State::Text, Section::Reasoning) => OutputPart::Reasoning,
+            (State::Text, Section::Content) => OutputPart::Content,
+            _ => OutputPart::Call,
+        }
     }
 
     /// Takes one step; `false` if it takes more text to go on.
