@@ -8,23 +8,20 @@ use multiversion::multiversion;
 /// Partial sums of every dot product.
 const LANES: usize = 16;
 
-fn reduce(acc: &[f32; LANES]) -> f32 {
-    let mut width = LANES / 2;
-    let mut a = *acc;
-    while width > 0 {
-        for i in 0..width {
-            a[i] += a[i + width];
-        }
-        width /= 2;
-    }
-    a[0]
+/// Sums the lanes as a tree. Only constant indices: the lanes can then live in registers.
+#[inline(always)]
+fn reduce(acc: [f32; LANES]) -> f32 {
+    let a: [f32; 8] = std::array::from_fn(|i| acc[i] + acc[i + 8]);
+    let b: [f32; 4] = std::array::from_fn(|i| a[i] + a[i + 4]);
+    (b[0] + b[2]) + (b[1] + b[3])
 }
 
 /// Four weight rows times one activation row; all of one length.
 #[multiversion(targets("x86_64+avx2+f16c+fma", "aarch64+neon"))]
 pub(super) fn dot4(w: [&[f32]; 4], x: &[f32]) -> [f32; 4] {
     let n = x.len() / LANES * LANES;
-    let mut acc = [[0f32; LANES]; 4];
+    // Four arrays, not an array of arrays: only then do they stay in registers.
+    let (mut s0, mut s1, mut s2, mut s3) = ([0f32; LANES], [0f32; LANES], [0f32; LANES], [0f32; LANES]);
     let (w0, w1, w2, w3) = (&w[0][..n], &w[1][..n], &w[2][..n], &w[3][..n]);
     for ((((x, a), b), c), d) in x[..n]
         .chunks_exact(LANES)
@@ -34,13 +31,13 @@ pub(super) fn dot4(w: [&[f32]; 4], x: &[f32]) -> [f32; 4] {
         .zip(w3.chunks_exact(LANES))
     {
         for l in 0..LANES {
-            acc[0][l] += a[l] * x[l];
-            acc[1][l] += b[l] * x[l];
-            acc[2][l] += c[l] * x[l];
-            acc[3][l] += d[l] * x[l];
+            s0[l] += a[l] * x[l];
+            s1[l] += b[l] * x[l];
+            s2[l] += c[l] * x[l];
+            s3[l] += d[l] * x[l];
         }
     }
-    let mut sums = [reduce(&acc[0]), reduce(&acc[1]), reduce(&acc[2]), reduce(&acc[3])];
+    let mut sums = [reduce(s0), reduce(s1), reduce(s2), reduce(s3)];
     for (sum, w) in sums.iter_mut().zip(w) {
         for (a, b) in w[n..].iter().zip(&x[n..]) {
             *sum += a * b;
@@ -59,7 +56,7 @@ pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
             acc[l] += a[l] * b[l];
         }
     }
-    let mut sum = reduce(&acc);
+    let mut sum = reduce(acc);
     for (a, b) in a[n..].iter().zip(&b[n..]) {
         sum += a * b;
     }
@@ -95,7 +92,7 @@ pub(super) fn delta_column(column: &mut [f32], k: &[f32], q: &[f32], v: f32, dec
             acc[l] += s[l] * k[l];
         }
     }
-    let mut read = reduce(&acc);
+    let mut read = reduce(acc);
     for (s, k) in column[n..].iter_mut().zip(&k[n..]) {
         *s *= decay;
         read += *s * k;
@@ -110,7 +107,7 @@ pub(super) fn delta_column(column: &mut [f32], k: &[f32], q: &[f32], v: f32, dec
             acc[l] += s[l] * q[l];
         }
     }
-    let mut out = reduce(&acc);
+    let mut out = reduce(acc);
     for ((s, k), q) in column[n..].iter_mut().zip(&k[n..]).zip(&q[n..]) {
         *s += k * delta;
         out += *s * q;
