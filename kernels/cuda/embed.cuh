@@ -15,7 +15,6 @@ struct EmbedArgs {
     uint32_t width;
     uint32_t stride;
     uint32_t token_stride;           // words from one row's token to the next
-    const uint32_t* tokens_offset;   // if not null, words to add to `tokens`
 };
 
 // Decodes row r of one tile into out[256].
@@ -74,12 +73,11 @@ template <class T> __device__ __noinline__ void decode_tile_row(const char* tile
 
 __device__ __forceinline__ void op_embed(const EmbedArgs& args, char* smem, int, int block, int blocks) {
     const int rows = (int)*args.rows, column_tiles = ((int)args.width + TILE_K - 1) / TILE_K;
-    const uint32_t* tokens = args.tokens + (args.tokens_offset ? *args.tokens_offset : 0);
     float* staging = reinterpret_cast<float*>(smem) + warp_id() * TILE_K;
     const int lane = lane_id(), bytes = tile_bytes(args.type);
     for (int item = block * WARPS + warp_id(); item < rows * column_tiles; item += blocks * WARPS) {
         const int row = item / column_tiles, column = item % column_tiles;
-        const uint32_t token = tokens[(size_t)row * args.token_stride];
+        const uint32_t token = args.tokens[(size_t)row * args.token_stride];
         const char* tile = args.weights + ((size_t)(token / TILE_N) * column_tiles + column) * bytes;
         const int r = (int)(token % TILE_N);
         switch (args.type) {

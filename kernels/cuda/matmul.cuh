@@ -54,10 +54,10 @@ __device__ __forceinline__ void multiply_quad(float (&acc)[N][4], const typename
                     const uint2 b = *reinterpret_cast<const uint2*>(columns + n * FRAGMENT_BYTES + (8 * upper + odd) * 256);
                     float p[4];
                     mma_first(p, a, b.x, b.y);
-                    acc[n][0] += s0 * p[0];
-                    acc[n][1] += s0 * p[1];
-                    acc[n][2] += s1 * p[2];
-                    acc[n][3] += s1 * p[3];
+                    acc[n][0] = fmaf(s0, p[0], acc[n][0]);
+                    acc[n][1] = fmaf(s0, p[1], acc[n][1]);
+                    acc[n][2] = fmaf(s1, p[2], acc[n][2]);
+                    acc[n][3] = fmaf(s1, p[3], acc[n][3]);
                 }
             }
         } else {
@@ -81,10 +81,10 @@ __device__ __forceinline__ void multiply_quad(float (&acc)[N][4], const typename
                     mma(p, e, b0.x, b0.y);
                     mma(p, f, b1.x, b1.y);
                 }
-                acc[n][0] += s0 * p[0];
-                acc[n][1] += s0 * p[1];
-                acc[n][2] += s1 * p[2];
-                acc[n][3] += s1 * p[3];
+                acc[n][0] = fmaf(s0, p[0], acc[n][0]);
+                acc[n][1] = fmaf(s0, p[1], acc[n][1]);
+                acc[n][2] = fmaf(s1, p[2], acc[n][2]);
+                acc[n][3] = fmaf(s1, p[3], acc[n][3]);
             }
         }
     }
@@ -103,10 +103,10 @@ __device__ __forceinline__ void multiply_offset(float (&acc)[N][4], const typena
         float p[4];
         mma_first(p, a, s.x, s.y);
         mma(p, a, s.z, s.w);
-        acc[n][0] += head.m0 * p[0];
-        acc[n][1] += head.m0 * p[1];
-        acc[n][2] += head.m1 * p[2];
-        acc[n][3] += head.m1 * p[3];
+        acc[n][0] = fmaf(head.m0, p[0], acc[n][0]);
+        acc[n][1] = fmaf(head.m0, p[1], acc[n][1]);
+        acc[n][2] = fmaf(head.m1, p[2], acc[n][2]);
+        acc[n][3] = fmaf(head.m1, p[3], acc[n][3]);
     }
 }
 
@@ -226,6 +226,18 @@ struct Walk {
     __device__ __forceinline__ bool done(const MatmulPart& p) const { return chunk >= p.piece1; }
 };
 
+// Starts the load of the walk's next weight tile into place i, and moves on.
+template <class T, class Weights>
+__device__ __forceinline__ void fetch(Weights& weights, int i, const MatmulPart& p, Walk& ahead, int& ahead_tile, int chunk_pieces, int slots, int warp, int lane) {
+    if (ahead.done(p)) return;
+    const int column = (ahead.chunk + ahead.column) * PIECE_TILES + ahead_tile;
+    if (column < p.column_tiles) weights.load(i, p.weights + ((size_t)(ahead.tile + ahead.row) * p.column_tiles + column) * T::BYTES, lane);
+    if (++ahead_tile == PIECE_TILES) {
+        ahead_tile = 0;
+        ahead.next(p, chunk_pieces, slots, warp);
+    }
+}
+
 // `Weights` is Held or Streamed, with `Depth` tiles of a warp in flight: 1 or 2.
 template <class T, class Weights, int N, bool Dynamic, int Depth>
 __device__ __noinline__ void matmul_part(const MatmulPart& part, const char* x, char* smem, int smem_bytes, Staged& staged) {
@@ -245,19 +257,8 @@ __device__ __noinline__ void matmul_part(const MatmulPart& part, const char* x, 
     Walk ahead;
     ahead.begin(p, chunk_pieces, slots, warp);
     int ahead_tile = 0;
-    auto fetch = [&](int i) {
-        if (ahead.done(p)) return;
-        const int column = (ahead.chunk + ahead.column) * PIECE_TILES + ahead_tile;
-        if (column < p.column_tiles) {
-            weights.load(i, p.weights + ((size_t)(ahead.tile + ahead.row) * p.column_tiles + column) * T::BYTES, lane);
-        }
-        if (++ahead_tile == PIECE_TILES) {
-            ahead_tile = 0;
-            ahead.next(p, chunk_pieces, slots, warp);
-        }
-    };
 #pragma unroll
-    for (int d = 0; d < Depth; d++) fetch(d);
+    for (int d = 0; d < Depth; d++) fetch<T>(weights, d, p, ahead, ahead_tile, chunk_pieces, slots, warp, lane);
 
     for (int chunk = p.piece0; chunk < p.piece1; chunk += chunk_pieces) {
         const int pieces = min(chunk_pieces, p.piece1 - chunk);
@@ -295,7 +296,7 @@ __device__ __noinline__ void matmul_part(const MatmulPart& part, const char* x, 
                         last = t;
                         weights.template multiply<N, Dynamic>(t % Depth, acc, smem + at * column_bytes, lane, tiles);
                     }
-                    fetch(t % Depth);
+                    fetch<T>(weights, t % Depth, p, ahead, ahead_tile, chunk_pieces, slots, warp, lane);
                 }
                 float4* slot = products + (size_t)item * tiles * 32 + lane;
 #pragma unroll

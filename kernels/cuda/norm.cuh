@@ -1,6 +1,7 @@
 // The residual stream: adds what a matmul's splits produced, normalises, and writes the next matmul's input.
 #pragma once
 #include "fragment.cuh"
+#include "table.cuh"
 
 namespace openjet {
 
@@ -11,6 +12,8 @@ struct NormArgs {
     float* normed;                   // [row][normed_stride], or null
     char* fragments;                 // fragment buffer, or null
     const uint32_t* rows;
+    const uint32_t* table;           // where rows may be the last ones of prompts, else null; ...
+    const float* last_x;             // ... their x is that of their slot: [slot][width]
     uint64_t split_stride;
     uint32_t splits;                 // 0 where there is nothing to add
     uint32_t width;
@@ -32,7 +35,18 @@ __device__ __forceinline__ void op_norm(const NormArgs& args, char* smem, int, i
         if (!real && args.fragments == nullptr) break;
         float* x = args.x + (size_t)row * args.stride;
         float squares = 0.0f;
-        if (real) {
+        const float* last = nullptr;
+        if (real && args.table) {
+            const Table table = {args.table};
+            const Row& entry = table.rows()[row];
+            if (entry.kind == ROW_PROMPT_LAST) last = args.last_x + (size_t)table.segments()[entry.segment].slot * width;
+        }
+        if (last) {
+            for (int i = threadIdx.x; i < width; i += THREADS) {
+                row_x[i] = last[i];
+                squares += last[i] * last[i];
+            }
+        } else if (real) {
             for (int i = threadIdx.x; i < width; i += THREADS) {
                 float v = args.assign ? 0.0f : x[i];
                 const float* part = args.parts + (size_t)row * args.part_stride + i;

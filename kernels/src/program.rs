@@ -18,10 +18,33 @@ pub const fn fragment_bytes(rows: usize, columns: usize) -> usize {
     rows.div_ceil(8) * columns.div_ceil(256) * FRAGMENT_BYTES
 }
 
-/// Argument structures: plain old data, laid out as in C, at most 240 bytes.
-pub trait Args: Pod {
-    /// Number of the op, as in `cuda/program.cuh`.
-    const KIND: u32;
+/// The ops, as `OpKind` in `cuda/program.cuh`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+#[allow(missing_docs, reason = "each is described where its arguments are, in cuda/")]
+pub enum OpKind {
+    Embed,
+    Norm,
+    Pack,
+    Matmul,
+    Previous,
+    PromptEnd,
+    AttentionPrepare,
+    AttentionDecode,
+    AttentionMerge,
+    AttentionPrompt,
+    DeltanetConvolve,
+    DeltanetDecode,
+    DeltanetSettle,
+    DeltanetConvolvePrompt,
+    DeltanetChunks,
+    DeltanetScan,
+    DeltanetFinish,
+    SampleAdjust,
+    SampleWeigh,
+    SamplePick,
+    SampleAccept,
+    SampleLogprobs,
 }
 
 /// Embedding lookup.
@@ -37,11 +60,6 @@ pub struct EmbedArgs {
     pub width: u32,
     pub stride: u32,
     pub token_stride: u32,
-    pub tokens_offset: u64,
-}
-
-impl Args for EmbedArgs {
-    const KIND: u32 = 0;
 }
 
 /// Residual addition, RMS norm and the next matmul's input.
@@ -55,6 +73,8 @@ pub struct NormArgs {
     pub normed: u64,
     pub fragments: u64,
     pub rows: u64,
+    pub table: u64,
+    pub last_x: u64,
     pub split_stride: u64,
     pub splits: u32,
     pub width: u32,
@@ -64,10 +84,6 @@ pub struct NormArgs {
     pub first_column_tile: u32,
     pub assign: u32,
     pub eps: f32,
-}
-
-impl Args for NormArgs {
-    const KIND: u32 = 1;
 }
 
 /// Rows of f32 to a matmul's input, with or without `silu(a) * b`.
@@ -81,10 +97,6 @@ pub struct PackArgs {
     pub rows: u64,
     pub width: u32,
     pub stride: u32,
-}
-
-impl Args for PackArgs {
-    const KIND: u32 = 2;
 }
 
 /// One matrix of a matmul op.
@@ -113,8 +125,32 @@ pub struct MatmulArgs {
     pub job: [MatmulJob; MAX_JOBS],
 }
 
-impl Args for MatmulArgs {
-    const KIND: u32 = 3;
+/// Hidden states of the positions before the rows'.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+#[allow(missing_docs, reason = "the fields are described in cuda/pass.cuh")]
+pub struct PreviousArgs {
+    pub table: u64,
+    pub hidden: u64,
+    pub pending_hidden: u64,
+    pub out: u64,
+    pub width: u32,
+    pub reserved: u32,
+}
+
+/// What a prompt's pass leaves behind.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+#[allow(missing_docs, reason = "the fields are described in cuda/pass.cuh")]
+pub struct PromptEndArgs {
+    pub table: u64,
+    pub slots: u64,
+    pub x: u64,
+    pub hidden: u64,
+    pub last_x: u64,
+    pub pending_hidden: u64,
+    pub width: u32,
+    pub reserved: u32,
 }
 
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
@@ -155,9 +191,9 @@ impl ProgramBuilder {
         self.min_draft = depth;
     }
 
-    /// Adds an op that runs at the same time as the one after it.
-    pub fn along<A: Args>(&mut self, args: A) -> &mut Self {
-        let mut op = Op { kind: A::KIND, min_draft: self.min_draft, barrier: 0, reserved: 0, args: [0; 30] };
+    /// Adds an op that runs at the same time as the one after it. `args` is the op's argument structure.
+    pub fn along(&mut self, kind: OpKind, args: impl Pod) -> &mut Self {
+        let mut op = Op { kind: kind as u32, min_draft: self.min_draft, barrier: 0, reserved: 0, args: [0; 30] };
         let bytes = bytemuck::bytes_of(&args);
         bytemuck::cast_slice_mut::<u64, u8>(&mut op.args)[..bytes.len()].copy_from_slice(bytes);
         self.ops.push(op);
@@ -165,8 +201,8 @@ impl ProgramBuilder {
     }
 
     /// Adds an op whose results the next one may read.
-    pub fn then<A: Args>(&mut self, args: A) -> &mut Self {
-        self.along(args);
+    pub fn then(&mut self, kind: OpKind, args: impl Pod) -> &mut Self {
+        self.along(kind, args);
         if let Some(op) = self.ops.last_mut() {
             op.barrier = 1;
         }

@@ -22,7 +22,7 @@ fn embedding_rows_are_the_files_numbers() {
         let (token_buffer, table) = (upload_u32(&device, &tokens), plain_table(&device, rows as u32, 0));
         let x = device.allocate(rows * columns * 4).unwrap();
         let mut program = ProgramBuilder::default();
-        program.then(EmbedArgs {
+        program.then(OpKind::Embed, EmbedArgs {
             weights: matrix.address,
             tokens: token_buffer.address(),
             rows: table.address(),
@@ -31,7 +31,6 @@ fn embedding_rows_are_the_files_numbers() {
             width: columns as u32,
             stride: columns as u32,
             token_stride: 1,
-            tokens_offset: 0,
         });
         program.finish(&device).unwrap().run(&table).unwrap();
         let got = download_f32(&x);
@@ -64,7 +63,7 @@ fn multiply(device: &Device, case: &Case, bytes: &[u8], x: &[f32]) -> Vec<f32> {
     y.write(0, &vec![0xff; y.len()]).unwrap();
     let mut program = ProgramBuilder::default();
     program
-        .then(PackArgs {
+        .then(OpKind::Pack, PackArgs {
             a: x.address(),
             b: 0,
             fragments: fragments.address(),
@@ -72,7 +71,7 @@ fn multiply(device: &Device, case: &Case, bytes: &[u8], x: &[f32]) -> Vec<f32> {
             width: inputs as u32,
             stride: inputs as u32,
         })
-        .then(MatmulArgs {
+        .then(OpKind::Matmul, MatmulArgs {
             x: fragments.address(),
             rows: table.address(),
             inputs: inputs as u32,
@@ -219,13 +218,15 @@ fn norm_and_activation() {
     let table = plain_table(&device, rows as u32, 0);
     let normed = device.allocate(rows * width * 4).unwrap();
     let mut program = ProgramBuilder::default();
-    program.then(NormArgs {
+    program.then(OpKind::Norm, NormArgs {
         x: x.address(),
         parts: parts_buffer.address(),
         weight: weight_buffer.address(),
         normed: normed.address(),
         fragments: 0,
         rows: table.address(),
+        table: 0,
+        last_x: 0,
         split_stride: (72 * width) as u64,
         splits: splits as u32,
         width: width as u32,
@@ -252,4 +253,79 @@ fn norm_and_activation() {
     }
     assert!(relative_error(&download_f32(&x), &sum) < 2e-7);
     assert!(relative_error(&download_f32(&normed), &expected) < 5e-7);
+}
+
+/// How fast weights stream by: a chain of matmuls of the 27B's shapes, on a GPU only.
+#[test]
+fn streaming_speed() {
+    if !on_gpu() {
+        println!("skipped: no GPU");
+        return;
+    }
+    let device = device();
+    let mut random = Random(29);
+    println!("{:6} {:>6} {:>6} {:>4} {:>9} {:>8}", "type", "out", "in", "rows", "us/matmul", "GB/s");
+    for (ty, outputs, inputs, splits) in [
+        (TensorType::Q4_K, 34_816, 5_120, 1),
+        (TensorType::Q4_K, 5_120, 17_408, 4),
+        (TensorType::Q6_K, 5_120, 17_408, 4),
+        (TensorType::Q6_K, 65_536, 5_120, 1),
+        (TensorType::Q8_0, 16_384, 5_120, 1),
+        (TensorType::Q5_K, 16_384, 5_120, 1),
+        (TensorType::Q4_0, 16_384, 5_120, 1),
+    ] {
+        let bytes = random_weights(ty, 64, inputs, &mut random);
+        let bytes = bytes.repeat(outputs / 64);
+        let copies = (600 << 20) / bytes.len() + 1;
+        let weights: Vec<_> = (0..copies).map(|_| upload(&device, ty, &bytes, outputs, inputs)).collect();
+        for rows in [1usize, 8, 16, 24, 32, 72] {
+            let table = plain_table(&device, rows as u32, 0);
+            let x = upload_f32(&device, &random.vector(rows * inputs));
+            let fragments = device.allocate(fragment_bytes(72, inputs)).unwrap();
+            let y = device.allocate(splits * 72 * outputs * 4).unwrap();
+            let pack = PackArgs {
+                a: x.address(),
+                b: 0,
+                fragments: fragments.address(),
+                rows: table.address(),
+                width: inputs as u32,
+                stride: inputs as u32,
+            };
+            let mut program = ProgramBuilder::default();
+            program.then(OpKind::Pack, pack);
+            let rounds = 3;
+            for (_, matrix) in weights.iter().cycle().take(rounds * copies) {
+                let job = MatmulJob {
+                    weights: matrix.address,
+                    y: y.address(),
+                    ty: matrix.ty as u32,
+                    outputs: outputs as u32,
+                    stride: outputs as u32,
+                    splits: splits as u32,
+                    split_stride: (72 * outputs) as u64,
+                };
+                let none = MatmulJob::default();
+                program.then(OpKind::Matmul, MatmulArgs {
+                    x: fragments.address(),
+                    rows: table.address(),
+                    inputs: inputs as u32,
+                    jobs: 1,
+                    job: [job, none, none, none],
+                });
+            }
+            let program = program.finish(&device).unwrap();
+            program.run(&table).unwrap();
+            let mut times: Vec<f64> = (0..5)
+                .map(|_| {
+                    let start = std::time::Instant::now();
+                    program.run(&table).unwrap();
+                    start.elapsed().as_secs_f64()
+                })
+                .collect();
+            times.sort_by(f64::total_cmp);
+            let each = times[2] / (rounds * copies) as f64;
+            let rate = bytes.len() as f64 / each / 1e9;
+            println!("{:6} {outputs:6} {inputs:6} {rows:4} {:9.1} {rate:8.0}", ty.name(), each * 1e6);
+        }
+    }
 }

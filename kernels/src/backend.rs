@@ -1,0 +1,324 @@
+//! [`Backend`] on a CUDA device.
+
+use std::sync::Arc;
+
+use openjet_engine::backend::{Backend, BackendError, BackendOptions, StateImage, check_size, check_step};
+use openjet_engine::drafts::StepCost;
+use openjet_engine::model::Model;
+use openjet_engine::step::{
+    DraftSource, MAX_DECODE_ROWS, PAGE_TOKENS, PageId, Sampled, Segment, SegmentKind, SegmentOutput, SlotId, Step,
+};
+
+use crate::args::SlotState;
+use crate::compose::Programs;
+use crate::device::{Device, DeviceError};
+use crate::memory::{Memory, MemoryPlan, Shape, Work};
+use crate::program::Program;
+use crate::table::{Part, StepResult, TableBuilder};
+use crate::weights::{Progress, Weights, matrix_bytes};
+
+/// Runs the model on a GPU: see `ARCHITECTURE.md` for the shape of a step.
+#[derive(Debug)]
+pub struct CudaBackend {
+    device: Device,
+    model: Arc<Model>,
+    options: BackendOptions,
+    shape: Shape,
+    memory: Memory,
+    programs: Programs,
+    table: TableBuilder,
+    slots: Vec<SlotNotes>,
+    // Last, so that it is freed last.
+    _weights: Weights,
+}
+
+/// What the host knows of a slot.
+#[derive(Clone, Copy, Debug, Default)]
+struct SlotNotes {
+    consumed: u32,
+    /// Drafts that the draft head proposed in the step before.
+    proposed: usize,
+}
+
+impl From<DeviceError> for BackendError {
+    fn from(error: DeviceError) -> Self {
+        Self::Device(error.to_string())
+    }
+}
+
+/// Device memory that a model would take with these options.
+///
+/// # Errors
+/// When the kernels can't run the model.
+pub fn plan(model: &Model, options: &BackendOptions) -> Result<MemoryPlan, BackendError> {
+    let shape = Shape::new(&model.config, options).map_err(BackendError::Device)?;
+    Ok(shape.plan(matrix_bytes(model, shape.draft_max > 0)))
+}
+
+impl CudaBackend {
+    /// Uploads the model and allocates everything.
+    ///
+    /// # Errors
+    /// When the kernels can't run the model, it doesn't fit, or the device fails.
+    pub fn new(device: Device, model: Arc<Model>, options: BackendOptions, progress: Progress<'_>) -> Result<Self, BackendError> {
+        let shape = Shape::new(&model.config, &options).map_err(BackendError::Device)?;
+        let plan = shape.plan(matrix_bytes(&model, shape.draft_max > 0));
+        let free = device.free_bytes()?;
+        if plan.total() > free {
+            return Err(BackendError::Device(does_not_fit(&plan, free)));
+        }
+        let memory = Memory::allocate(&device, &shape)?;
+        let weights = Weights::upload(&device, &model, shape.draft_max > 0, progress)?;
+        let programs = Programs::new(&device, &shape, &weights, &memory)?;
+        let slots = vec![SlotNotes::default(); options.slots];
+        Ok(Self { device, model, options, shape, memory, programs, table: TableBuilder::default(), slots, _weights: weights })
+    }
+
+    /// Logits of the last step's first `rows` sampled rows, before penalties: rows x vocabulary. For comparisons.
+    ///
+    /// # Errors
+    /// When the copy fails.
+    pub fn logits(&self, rows: usize) -> Result<Vec<f32>, BackendError> {
+        let mut logits = vec![0.0; rows * self.model.config.vocab];
+        self.memory.of(Work::Logits).read(0, bytemuck::cast_slice_mut(&mut logits))?;
+        Ok(logits)
+    }
+
+    fn check(&self, step: &Step<'_>) -> Result<(), BackendError> {
+        let config = &self.model.config;
+        check_step(step, &self.options, config.vocab, |slot| self.slots[slot].consumed)?;
+        let mut rows = 0;
+        for (i, segment) in step.segments.iter().enumerate() {
+            let refuse = |rule: String| Err(BackendError::BadStep(format!("segment {i}: {rule}")));
+            let drafts = segment.tokens.len() - 1;
+            let proposed = self.slots[segment.slot].proposed;
+            if segment.kind == SegmentKind::Decode(DraftSource::Head) && drafts > proposed {
+                return refuse(format!("{drafts} drafts, but the draft head proposed {proposed}"));
+            }
+            let depth = segment.sample.as_ref().map_or(0, |spec| spec.draft_depth);
+            let end = segment.position as usize + segment.tokens.len() + depth;
+            if end > self.shape.context {
+                return refuse(format!("ends at {end}, and a conversation holds {} tokens", self.shape.context));
+            }
+            rows += match segment.kind {
+                SegmentKind::Decode(_) => segment.tokens.len(),
+                SegmentKind::Prompt => usize::from(segment.sample.is_some()),
+            };
+        }
+        if rows > MAX_DECODE_ROWS {
+            return Err(BackendError::BadStep(format!("{rows} rows to sample, at most {MAX_DECODE_ROWS}")));
+        }
+        Ok(())
+    }
+
+    fn upload_table(&mut self, segments: &[(&Segment<'_>, Part)]) -> Result<(), BackendError> {
+        let words = self.table.build(segments);
+        let table = self.memory.of(Work::Table);
+        let (bytes, room) = (words.len() * 4, table.len());
+        if bytes > room {
+            return Err(BackendError::BadStep(format!("the step's table takes {bytes} bytes, and there is room for {room}")));
+        }
+        Ok(table.write(0, bytemuck::cast_slice(words))?)
+    }
+
+    fn run(&self, program: &Program) -> Result<(), BackendError> {
+        Ok(program.run(self.memory.of(Work::Table))?)
+    }
+
+    /// Runs a prompt segment's rows through the trunk, up to each absolute multiple of 64 in turn.
+    fn prompt(&mut self, segment: &Segment<'_>) -> Result<(), BackendError> {
+        let mut done = 0;
+        while done < segment.tokens.len() {
+            let position = segment.position as usize + done;
+            let end = (done + PAGE_TOKENS - position % PAGE_TOKENS).min(segment.tokens.len());
+            let part = Segment {
+                slot: segment.slot,
+                position: position as u32,
+                tokens: &segment.tokens[done..end],
+                pages: segment.pages,
+                kind: SegmentKind::Prompt,
+                sample: None,
+            };
+            self.upload_table(&[(&part, Part::Rows)])?;
+            self.run(&self.programs.prompt)?;
+            done = end;
+        }
+        Ok(())
+    }
+
+    /// Runs decode rows and samples, for decode segments and prompts that are whole.
+    fn decode(&mut self, step: &Step<'_>) -> Result<Option<Box<StepResult>>, BackendError> {
+        let parts: Vec<_> = (step.segments.iter())
+            .filter(|segment| segment.sample.is_some())
+            .map(|segment| (segment, if segment.kind == SegmentKind::Prompt { Part::LastRow } else { Part::Rows }))
+            .collect();
+        if parts.is_empty() {
+            return Ok(None);
+        }
+        self.upload_table(&parts)?;
+        if parts.iter().any(|(_, part)| *part == Part::Rows) {
+            self.run(&self.programs.trunk)?;
+        }
+        self.run(&self.programs.head)?;
+        let mut result: Box<StepResult> = bytemuck::zeroed_box();
+        self.memory.of(Work::Result).read(0, bytemuck::bytes_of_mut(&mut *result))?;
+        Ok(Some(result))
+    }
+
+    fn slot_state(&self, slot: SlotId) -> Result<SlotState, BackendError> {
+        let mut state = SlotState::default();
+        self.memory.of(Work::SlotStates).read(slot * size_of::<SlotState>(), bytemuck::bytes_of_mut(&mut state))?;
+        Ok(state)
+    }
+
+    fn set_slot_state(&self, slot: SlotId, state: SlotState) -> Result<(), BackendError> {
+        Ok(self.memory.of(Work::SlotStates).write(slot * size_of::<SlotState>(), bytemuck::bytes_of(&state))?)
+    }
+
+    /// The parts of a slot's saved state: of the recurrent state and then of the pending hidden state, offset and length.
+    fn state_parts(&self, slot: SlotId) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let (layer, settled) = (self.shape.layout.floats() * 4, self.shape.layout.settled_floats() * 4);
+        let start = slot * self.shape.slot_floats() * 4;
+        (0..self.shape.delta_layers).map(move |i| (start + i * layer, settled))
+    }
+
+    fn image_bytes(&self) -> usize {
+        4 + (self.shape.delta_layers * self.shape.layout.settled_floats() + self.model.config.hidden) * 4
+    }
+
+    fn hidden_place(&self, slot: SlotId) -> (usize, usize) {
+        let bytes = self.model.config.hidden * 4;
+        (slot * bytes, bytes)
+    }
+}
+
+fn does_not_fit(plan: &MemoryPlan, free: usize) -> String {
+    let mib = |bytes: usize| bytes.div_ceil(1 << 20);
+    format!(
+        "the GPU has {} MiB free and this needs {}: weights {}, key-value pool {}, state {}, work {} MiB; choose fewer agents, a \
+         smaller context or kv = \"q4_0\"",
+        free >> 20,
+        mib(plan.total()),
+        mib(plan.weights),
+        mib(plan.kv),
+        mib(plan.state),
+        mib(plan.work)
+    )
+}
+
+/// A segment's outcome, from what the device reports for entry `n` of its table.
+fn output(segment: &Segment<'_>, n: usize, first_row: usize, result: &StepResult) -> SegmentOutput {
+    let entry = &result.segment[n];
+    if entry.not_finite != 0 {
+        return SegmentOutput { not_finite: true, ..SegmentOutput::default() };
+    }
+    let accepted = (entry.accepted as usize).min(segment.tokens.len() - 1);
+    let wanted = segment.sample.as_ref().is_some_and(|spec| spec.params.logprobs.is_some());
+    let drafts = if segment.kind == SegmentKind::Prompt { &[] } else { &segment.tokens[1..=accepted] };
+    let tokens = drafts.iter().copied().chain([entry.token]).enumerate();
+    SegmentOutput {
+        accepted: drafts.len(),
+        tokens: tokens
+            .map(|(i, token)| Sampled { token, logprobs: wanted.then(|| (&result.logprobs[first_row + i]).into()) })
+            .collect(),
+        drafts: entry.draft.iter().copied().take(entry.drafts as usize).collect(),
+        not_finite: false,
+    }
+}
+
+impl Backend for CudaBackend {
+    fn describe(&self) -> String {
+        self.device.describe()
+    }
+
+    fn options(&self) -> BackendOptions {
+        self.options
+    }
+
+    fn cost(&self) -> StepCost {
+        StepCost { row: 0.03, draft: 0.12 }
+    }
+
+    fn step(&mut self, step: &Step<'_>) -> Result<Vec<SegmentOutput>, BackendError> {
+        self.check(step)?;
+        for segment in step.segments.iter().filter(|segment| segment.kind == SegmentKind::Prompt) {
+            self.prompt(segment)?;
+        }
+        let result = self.decode(step)?;
+        let (mut n, mut row) = (0, 0);
+        let outputs = step.segments.iter().map(|segment| match &result {
+            Some(result) if segment.sample.is_some() => {
+                let output = output(segment, n, row, result);
+                n += 1;
+                row += if segment.kind == SegmentKind::Prompt { 1 } else { segment.tokens.len() };
+                output
+            }
+            _ => SegmentOutput::default(),
+        });
+        let outputs: Vec<SegmentOutput> = outputs.collect();
+        for (segment, output) in step.segments.iter().zip(&outputs) {
+            let prompt = segment.kind == SegmentKind::Prompt;
+            let taken = if prompt { segment.tokens.len() } else { output.accepted + 1 };
+            self.slots[segment.slot] =
+                SlotNotes { consumed: segment.position + taken as u32, proposed: output.drafts.len() };
+        }
+        Ok(outputs)
+    }
+
+    fn reset_slot(&mut self, slot: SlotId) -> Result<(), BackendError> {
+        for (offset, bytes) in self.state_parts(slot) {
+            self.memory.state.clear(offset, bytes)?;
+        }
+        let (offset, bytes) = self.hidden_place(slot);
+        self.memory.of(Work::PendingHidden).clear(offset, bytes)?;
+        self.set_slot_state(slot, SlotState::default())?;
+        self.slots[slot] = SlotNotes::default();
+        Ok(())
+    }
+
+    fn save_state(&mut self, slot: SlotId) -> Result<StateImage, BackendError> {
+        let state = self.slot_state(slot)?;
+        if state.pending > 0 {
+            self.run(&self.programs.settle[slot])?;
+            self.set_slot_state(slot, SlotState { pending: 0, ..state })?;
+        }
+        let mut image = vec![0; self.image_bytes()];
+        image[..4].copy_from_slice(&self.slots[slot].consumed.to_le_bytes());
+        let mut rest = &mut image[4..];
+        for (offset, bytes) in self.state_parts(slot) {
+            let (part, more) = rest.split_at_mut(bytes);
+            self.memory.state.read(offset, part)?;
+            rest = more;
+        }
+        self.memory.of(Work::PendingHidden).read(self.hidden_place(slot).0, rest)?;
+        Ok(StateImage(image))
+    }
+
+    fn load_state(&mut self, slot: SlotId, image: &StateImage) -> Result<(), BackendError> {
+        check_size("state", self.image_bytes(), image.0.len())?;
+        let (consumed, mut rest) = image.0.split_at(4);
+        for (offset, bytes) in self.state_parts(slot) {
+            let (part, more) = rest.split_at(bytes);
+            self.memory.state.write(offset, part)?;
+            rest = more;
+        }
+        self.memory.of(Work::PendingHidden).write(self.hidden_place(slot).0, rest)?;
+        self.set_slot_state(slot, SlotState::default())?;
+        let consumed = consumed.try_into().map_or(0, u32::from_le_bytes);
+        self.slots[slot] = SlotNotes { consumed, proposed: 0 };
+        Ok(())
+    }
+
+    fn save_page(&mut self, page: PageId) -> Result<Vec<u8>, BackendError> {
+        let bytes = self.shape.page_bytes();
+        let mut cells = vec![0; bytes];
+        self.memory.kv.read(page as usize * bytes, &mut cells)?;
+        Ok(cells)
+    }
+
+    fn load_page(&mut self, page: PageId, cells: &[u8]) -> Result<(), BackendError> {
+        let bytes = self.shape.page_bytes();
+        check_size("page", bytes, cells.len())?;
+        Ok(self.memory.kv.write(page as usize * bytes, cells)?)
+    }
+}

@@ -1,0 +1,441 @@
+//! The programs of a model: trunk and head of a decode step, and a prompt's pass.
+
+use crate::args::{AttentionArgs, DeltaArgs, KvPool, NO_DRAFT, SampleArgs, SettleArgs};
+use crate::device::{Device, DeviceError};
+use crate::memory::{Memory, ROWS, Shape, Work, splits};
+use crate::program::{
+    DeviceMatrix, EmbedArgs, MatmulArgs, MatmulJob, NormArgs, OpKind, PackArgs, PreviousArgs, Program, ProgramBuilder,
+    PromptEndArgs,
+};
+use crate::table::{Row, TableHeader};
+use crate::weights::{DeviceBlock, DeviceDraftHead, DeviceMixer, Weights};
+
+/// Bytes before the rows of a step table.
+const ROWS_OFFSET: u64 = size_of::<TableHeader>() as u64;
+
+/// What a pass's rows are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pass {
+    /// Newest tokens and drafts to be verified.
+    Decode,
+    /// 64 or fewer tokens of prompts.
+    Prompt,
+    /// The draft head's, one row a segment; which draft they propose.
+    Draft(u32),
+}
+
+/// All programs of a model.
+#[derive(Debug)]
+pub(crate) struct Programs {
+    /// Decode rows through the trunk.
+    pub(crate) trunk: Program,
+    /// Head, sampling, acceptance, the draft head's cells and its drafts.
+    pub(crate) head: Program,
+    /// A prompt's rows through the trunk, and the draft head's cells.
+    pub(crate) prompt: Program,
+    /// For each slot: brings its state up to what was accepted.
+    pub(crate) settle: Vec<Program>,
+}
+
+struct Composer<'a> {
+    shape: &'a Shape,
+    weights: &'a Weights,
+    memory: &'a Memory,
+    ops: ProgramBuilder,
+}
+
+impl Programs {
+    pub(crate) fn new(device: &Device, shape: &Shape, weights: &Weights, memory: &Memory) -> Result<Self, DeviceError> {
+        let composer = || Composer { shape, weights, memory, ops: ProgramBuilder::default() };
+        let mut trunk = composer();
+        trunk.trunk(Pass::Decode);
+        let mut head = composer();
+        head.head();
+        let mut prompt = composer();
+        prompt.trunk(Pass::Prompt);
+        prompt.prompt_end();
+        let settle = (0..shape.slots).map(|slot| {
+            let mut settle = composer();
+            settle.settle(slot);
+            settle.ops.finish(device)
+        });
+        Ok(Self {
+            trunk: trunk.ops.finish(device)?,
+            head: head.ops.finish(device)?,
+            prompt: prompt.ops.finish(device)?,
+            settle: settle.collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+impl Composer<'_> {
+    fn at(&self, work: Work) -> u64 {
+        self.memory.at(work)
+    }
+
+    /// Where the number of a pass's rows stands: the table's rows, or its segments.
+    fn rows(&self, pass: Pass) -> u64 {
+        self.at(Work::Table) + if matches!(pass, Pass::Draft(_)) { 4 } else { 0 }
+    }
+
+    /// Where a pass's rows stand.
+    fn entries(&self, pass: Pass) -> u64 {
+        if matches!(pass, Pass::Draft(_)) { self.at(Work::DraftRows) } else { self.at(Work::Table) + ROWS_OFFSET }
+    }
+
+    fn hidden(&self) -> u32 {
+        self.shape.config.hidden as u32
+    }
+
+    fn matmul(&mut self, pass: Pass, x: Work, jobs: &[(&DeviceMatrix, Work, usize)]) {
+        let mut args = MatmulArgs {
+            x: self.at(x),
+            rows: self.rows(pass),
+            inputs: jobs[0].0.columns as u32,
+            jobs: jobs.len() as u32,
+            ..MatmulArgs::default()
+        };
+        for (job, &(matrix, y, splits)) in args.job.iter_mut().zip(jobs) {
+            *job = MatmulJob {
+                weights: matrix.address,
+                y: self.memory.at(y),
+                ty: matrix.ty as u32,
+                outputs: matrix.rows as u32,
+                stride: matrix.rows as u32,
+                splits: splits as u32,
+                split_stride: (ROWS * matrix.rows) as u64,
+            };
+        }
+        self.ops.then(OpKind::Matmul, args);
+    }
+
+    /// A matmul whose output is added to the residual stream by the norm that follows.
+    fn matmul_parts(&mut self, pass: Pass, x: Work, matrix: &DeviceMatrix) -> u32 {
+        let splits = splits(matrix.rows, matrix.columns);
+        self.matmul(pass, x, &[(matrix, Work::Parts, splits)]);
+        splits as u32
+    }
+
+    fn pack(&mut self, pass: Pass, a: Work, gate: Option<Work>, width: usize, to: Work) {
+        let args = PackArgs {
+            a: self.at(a),
+            b: gate.map_or(0, |b| self.at(b)),
+            fragments: self.at(to),
+            rows: self.rows(pass),
+            width: width as u32,
+            stride: width as u32,
+        };
+        self.ops.then(OpKind::Pack, args);
+    }
+
+    /// Norm arguments for the residual stream, with `parts` splits to be added, into fragments.
+    fn norm_args(&self, pass: Pass, weight: u64, parts: u32) -> NormArgs {
+        let hidden = self.hidden();
+        NormArgs {
+            x: self.at(Work::X),
+            parts: self.at(Work::Parts),
+            weight,
+            fragments: self.at(Work::Fragments),
+            rows: self.rows(pass),
+            split_stride: (ROWS * self.shape.config.hidden) as u64,
+            splits: parts,
+            width: hidden,
+            stride: hidden,
+            part_stride: hidden,
+            normed_stride: hidden,
+            eps: self.shape.config.norm_eps,
+            ..NormArgs::default()
+        }
+    }
+
+    fn embed(&mut self, pass: Pass, matrix: &DeviceMatrix, to: Work) {
+        let args = EmbedArgs {
+            weights: matrix.address,
+            tokens: self.entries(pass),
+            rows: self.rows(pass),
+            x: self.at(to),
+            ty: matrix.ty as u32,
+            width: matrix.columns as u32,
+            stride: matrix.columns as u32,
+            token_stride: size_of::<Row>() as u32 / 4,
+        };
+        self.ops.then(OpKind::Embed, args);
+    }
+
+    fn trunk(&mut self, pass: Pass) {
+        let weights = self.weights;
+        self.embed(pass, &weights.embedding, Work::X);
+        let (mut parts, mut kv_layer, mut delta_layer) = (0, 0, 0);
+        for block in &weights.blocks {
+            let args = self.norm_args(pass, block.mixer_norm, parts);
+            self.ops.then(OpKind::Norm, args);
+            parts = match &block.mixer {
+                DeviceMixer::Attention { .. } => {
+                    kv_layer += 1;
+                    self.attention(pass, block, kv_layer - 1, false)
+                }
+                DeviceMixer::DeltaNet { .. } => {
+                    delta_layer += 1;
+                    self.deltanet(pass, &block.mixer, delta_layer - 1)
+                }
+            };
+            parts = self.ffn(pass, block, parts);
+        }
+        // What is left to be added is added by the head, or here for a prompt, whose last row the head gets.
+        if pass == Pass::Prompt {
+            let args = self.norm_args(pass, weights.output_norm, parts);
+            self.ops.then(OpKind::Norm, NormArgs { normed: self.at(Work::Hidden), fragments: 0, ..args });
+        }
+    }
+
+    /// Splits of the last block's output, which the head's norm adds.
+    fn last_parts(&self) -> u32 {
+        self.weights.blocks.last().map_or(0, |block| splits(block.down.rows, block.down.columns) as u32)
+    }
+
+    fn ffn(&mut self, pass: Pass, block: &DeviceBlock, parts: u32) -> u32 {
+        let args = self.norm_args(pass, block.ffn_norm, parts);
+        self.ops.then(OpKind::Norm, args);
+        self.matmul(pass, Work::Fragments, &[(&block.gate, Work::A, 1), (&block.up, Work::B, 1)]);
+        self.pack(pass, Work::A, Some(Work::B), block.gate.rows, Work::FragmentsB);
+        self.matmul_parts(pass, Work::FragmentsB, &block.down)
+    }
+
+    /// Attention arguments of a layer, with cells in layer `layer` of the pool.
+    fn attention_args(&self, pass: Pass, mixer: &DeviceMixer, layer: u32, draft_head: bool) -> Option<AttentionArgs> {
+        let DeviceMixer::Attention { q, k, output, q_norm, k_norm, .. } = mixer else { return None };
+        let config = &self.shape.config;
+        Some(AttentionArgs {
+            table: self.at(Work::Table),
+            rows: self.entries(pass),
+            q: self.at(Work::A),
+            k: self.at(Work::B),
+            v: self.at(Work::C),
+            queries: self.at(Work::Queries),
+            partial: self.at(Work::Partial),
+            out: self.at(Work::Out),
+            q_norm: *q_norm,
+            k_norm: *k_norm,
+            rope_turns: self.weights.rope_turns,
+            pool: KvPool {
+                base: self.memory.kv.address(),
+                page_bytes: self.shape.page_bytes() as u64,
+                layers: self.shape.kv_layers as u32,
+                kv_heads: config.kv_heads as u32,
+                format: self.shape.format as u32,
+                reserved: 0,
+            },
+            layer,
+            heads: config.heads as u32,
+            rope_pairs: config.rope_freqs.len() as u32,
+            q_width: q.rows as u32,
+            kv_width: k.rows as u32,
+            out_width: output.columns as u32,
+            first_position: u32::from(draft_head),
+            splits: self.shape.attention_splits() as u32,
+            draft: u32::from(matches!(pass, Pass::Draft(_))),
+            cells_only: 0,
+            rope_scale: config.rope_scale,
+            eps: config.norm_eps,
+        })
+    }
+
+    fn attention(&mut self, pass: Pass, block: &DeviceBlock, layer: u32, draft_head: bool) -> u32 {
+        let DeviceMixer::Attention { q, k, v, output, .. } = &block.mixer else { return 0 };
+        let Some(args) = self.attention_args(pass, &block.mixer, layer, draft_head) else { return 0 };
+        self.matmul(pass, Work::Fragments, &[(q, Work::A, 1), (k, Work::B, 1), (v, Work::C, 1)]);
+        self.ops.then(OpKind::AttentionPrepare, args);
+        if pass == Pass::Prompt {
+            self.ops.then(OpKind::AttentionPrompt, args);
+        } else {
+            self.ops.then(OpKind::AttentionDecode, args).then(OpKind::AttentionMerge, args);
+        }
+        self.pack(pass, Work::Out, None, output.columns, Work::FragmentsB);
+        self.matmul_parts(pass, Work::FragmentsB, output)
+    }
+
+    fn deltanet(&mut self, pass: Pass, mixer: &DeviceMixer, layer: usize) -> u32 {
+        let DeviceMixer::DeltaNet { qkv, gate, alpha, beta, output, conv, dt_bias, a, norm } = mixer else { return 0 };
+        let args = DeltaArgs {
+            table: self.at(Work::Table),
+            slots: self.at(Work::SlotStates),
+            state: self.memory.state.address() + (layer * self.shape.layout.floats() * 4) as u64,
+            slot_stride: self.shape.slot_floats() as u64,
+            qkv: self.at(Work::A),
+            z: self.at(Work::B),
+            alpha: self.at(Work::C),
+            beta: self.at(Work::D),
+            mixed: self.at(Work::Mixed),
+            out: self.at(Work::Out),
+            conv: *conv,
+            dt_bias: *dt_bias,
+            a: *a,
+            norm: *norm,
+            chunks: self.at(Work::Chunks),
+            layout: self.shape.layout,
+            qkv_width: qkv.rows as u32,
+            z_width: gate.rows as u32,
+            gate_width: alpha.rows as u32,
+            out_width: output.columns as u32,
+            eps: self.shape.config.norm_eps,
+            reserved: 0,
+        };
+        let jobs = [(qkv, Work::A, 1), (gate, Work::B, 1), (alpha, Work::C, 1), (beta, Work::D, 1)];
+        self.matmul(pass, Work::Fragments, &jobs);
+        if pass == Pass::Prompt {
+            self.ops
+                .then(OpKind::DeltanetConvolvePrompt, args)
+                .then(OpKind::DeltanetChunks, args)
+                .then(OpKind::DeltanetScan, args)
+                .then(OpKind::DeltanetFinish, args);
+        } else {
+            self.ops.then(OpKind::DeltanetConvolve, args).then(OpKind::DeltanetDecode, args);
+        }
+        self.pack(pass, Work::Out, None, output.columns, Work::FragmentsB);
+        self.matmul_parts(pass, Work::FragmentsB, output)
+    }
+
+    fn sample_args(&self, draft: u32) -> SampleArgs {
+        let rows = self.entries(if draft == NO_DRAFT { Pass::Decode } else { Pass::Draft(draft) });
+        SampleArgs {
+            table: self.at(Work::Table),
+            rows,
+            logits: self.at(Work::Logits),
+            adjusted: self.at(Work::Adjusted),
+            stats: self.at(Work::Stats),
+            candidates: self.at(Work::Candidates),
+            picks: self.at(Work::Picks),
+            proposals: self.at(Work::Proposals),
+            proposed: self.at(Work::Proposed),
+            slots: self.at(Work::SlotStates),
+            result: self.at(Work::Result),
+            hidden: self.at(Work::Hidden),
+            pending_hidden: self.at(Work::PendingHidden),
+            draft_hidden: self.at(Work::DraftHidden),
+            draft_rows: self.at(Work::DraftRows),
+            vocab: self.shape.config.vocab as u32,
+            draft,
+            draft_max: self.shape.draft_max as u32,
+            hidden_width: self.hidden(),
+        }
+    }
+
+    /// From the residual stream of all rows to tokens and drafts.
+    fn head(&mut self) {
+        let weights = self.weights;
+        let norm = NormArgs {
+            normed: self.at(Work::Hidden),
+            table: self.at(Work::Table),
+            last_x: self.at(Work::LastX),
+            ..self.norm_args(Pass::Decode, weights.output_norm, self.last_parts())
+        };
+        self.ops.then(OpKind::Norm, norm);
+        self.matmul(Pass::Decode, Work::Fragments, &[(&weights.output, Work::Logits, 1)]);
+        let sample = self.sample_args(NO_DRAFT);
+        self.ops
+            .then(OpKind::SampleAdjust, sample)
+            .then(OpKind::SampleWeigh, sample)
+            .then(OpKind::SamplePick, sample);
+        // The cells of all rows, before acceptance moves the pending hidden states on: those of refused rows are written
+        // again before anything reads them.
+        if let Some(draft_head) = &weights.draft_head {
+            self.previous();
+            self.follow(Pass::Decode, draft_head);
+        }
+        self.ops.then(OpKind::SampleAccept, sample).then(OpKind::SampleLogprobs, sample);
+        if let Some(draft_head) = &weights.draft_head {
+            for draft in 0..self.shape.draft_max as u32 {
+                self.ops.min_draft(draft + 1);
+                self.draft(draft_head, draft);
+            }
+        }
+    }
+
+    /// Joins embeddings (in `Parts`' place) and hidden states into the draft head's residual stream, in `X`.
+    fn join(&mut self, pass: Pass, head: &DeviceDraftHead, hidden: Work, next_norm: u64) {
+        let tiles = self.shape.config.hidden.div_ceil(256) as u32;
+        let plain = NormArgs { fragments: self.at(Work::FragmentsB), ..self.norm_args(pass, head.embedding_norm, 0) };
+        self.ops.along(OpKind::Norm, plain);
+        let second =
+            NormArgs { x: self.at(hidden), weight: head.hidden_norm, first_column_tile: tiles, ..plain };
+        self.ops.then(OpKind::Norm, second);
+        let parts = self.matmul_parts(pass, Work::FragmentsB, &head.join);
+        let sum = NormArgs { assign: 1, ..self.norm_args(pass, next_norm, parts) };
+        self.ops.then(OpKind::Norm, sum);
+    }
+
+    /// Gathers the hidden states of the positions before the rows' into `Previous`.
+    fn previous(&mut self) {
+        let args = PreviousArgs {
+            table: self.at(Work::Table),
+            hidden: self.at(Work::Hidden),
+            pending_hidden: self.at(Work::PendingHidden),
+            out: self.at(Work::Previous),
+            width: self.hidden(),
+            reserved: 0,
+        };
+        self.ops.then(OpKind::Previous, args);
+    }
+
+    /// Writes the draft head's cells of a pass's rows from true hidden states, in `Previous`.
+    fn follow(&mut self, pass: Pass, head: &DeviceDraftHead) {
+        self.embed(pass, &head.embedding, Work::X);
+        self.join(pass, head, Work::Previous, head.block.mixer_norm);
+        let DeviceMixer::Attention { k, v, .. } = &head.block.mixer else { return };
+        let layer = self.shape.kv_layers as u32 - 1;
+        let Some(args) = self.attention_args(pass, &head.block.mixer, layer, true) else { return };
+        self.matmul(pass, Work::Fragments, &[(k, Work::B, 1), (v, Work::C, 1)]);
+        self.ops.then(OpKind::AttentionPrepare, AttentionArgs { cells_only: 1, ..args });
+    }
+
+    /// One draft of every segment that still drafts.
+    fn draft(&mut self, head: &DeviceDraftHead, draft: u32) {
+        let pass = Pass::Draft(draft);
+        self.embed(pass, &head.embedding, Work::X);
+        self.join(pass, head, Work::DraftHidden, head.block.mixer_norm);
+        let parts = self.attention(pass, &head.block, self.shape.kv_layers as u32 - 1, true);
+        let parts = self.ffn(pass, &head.block, parts);
+        let norm = NormArgs { normed: self.at(Work::DraftHidden), ..self.norm_args(pass, head.head_norm, parts) };
+        self.ops.then(OpKind::Norm, norm);
+        self.matmul(pass, Work::Fragments, &[(&head.output, Work::Logits, 1)]);
+        let sample = self.sample_args(draft);
+        self.ops
+            .then(OpKind::SampleAdjust, sample)
+            .then(OpKind::SampleWeigh, sample)
+            .then(OpKind::SamplePick, sample);
+    }
+
+    fn prompt_end(&mut self) {
+        let weights = self.weights;
+        // X is the residual stream until the draft head takes it over.
+        let end = PromptEndArgs {
+            table: self.at(Work::Table),
+            slots: self.at(Work::SlotStates),
+            x: self.at(Work::X),
+            hidden: self.at(Work::Hidden),
+            last_x: self.at(Work::LastX),
+            pending_hidden: self.at(Work::PendingHidden),
+            width: self.hidden(),
+            reserved: 0,
+        };
+        if weights.draft_head.is_some() {
+            self.previous();
+        }
+        self.ops.then(OpKind::PromptEnd, end);
+        if let Some(draft_head) = &weights.draft_head {
+            self.follow(Pass::Prompt, draft_head);
+        }
+    }
+
+    fn settle(&mut self, slot: usize) {
+        let args = SettleArgs {
+            state: self.memory.state.address() + (slot * self.shape.slot_floats() * 4) as u64,
+            layer_stride: self.shape.layout.floats() as u64,
+            slot: self.at(Work::SlotStates) + (slot * 16) as u64,
+            layers: self.shape.delta_layers as u32,
+            reserved: 0,
+            layout: self.shape.layout,
+        };
+        self.ops.then(OpKind::DeltanetSettle, args);
+    }
+}
