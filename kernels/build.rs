@@ -82,7 +82,18 @@ fn build_fatbin(nvcc: &Path, out: &Path) -> Result<(), Box<dyn Error>> {
     let archs = env::var("OPENJET_CUDA_ARCHS").unwrap_or_else(|_| ARCHS.into());
     let fatbin = out.join("openjet.fatbin");
     let mut command = Command::new(nvcc);
-    command.args(["-fatbin", "-O3", "-std=c++17", "-Xptxas", "-v", "--threads", "2", "-fmad=false", "-diag-suppress=177", "-o"]);
+    command.args([
+        "-fatbin",
+        "-O3",
+        "-std=c++17",
+        "-Xptxas",
+        "-v",
+        "--threads",
+        "2",
+        "-fmad=false",
+        "-diag-suppress=177",
+        "-o",
+    ]);
     command.arg(&fatbin).arg("cuda/openjet.cu");
     let mut lowest = u32::MAX;
     for arch in archs.split(',').map(str::trim) {

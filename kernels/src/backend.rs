@@ -60,7 +60,12 @@ impl CudaBackend {
     ///
     /// # Errors
     /// When the kernels can't run the model, it doesn't fit, or the device fails.
-    pub fn new(device: Device, model: Arc<Model>, options: BackendOptions, progress: Progress<'_>) -> Result<Self, BackendError> {
+    pub fn new(
+        device: Device,
+        model: Arc<Model>,
+        options: BackendOptions,
+        progress: Progress<'_>,
+    ) -> Result<Self, BackendError> {
         let shape = Shape::new(&model.config, &options).map_err(BackendError::Device)?;
         let plan = shape.plan(matrix_bytes(&model, shape.draft_max > 0));
         let free = device.free_bytes()?;
@@ -71,7 +76,17 @@ impl CudaBackend {
         let weights = Weights::upload(&device, &model, shape.draft_max > 0, progress)?;
         let programs = Programs::new(&device, &shape, &weights, &memory)?;
         let slots = vec![SlotNotes::default(); options.slots];
-        Ok(Self { device, model, options, shape, memory, programs, table: TableBuilder::default(), slots, _weights: weights })
+        Ok(Self {
+            device,
+            model,
+            options,
+            shape,
+            memory,
+            programs,
+            table: TableBuilder::default(),
+            slots,
+            _weights: weights,
+        })
     }
 
     /// Logits of the last step's first `rows` sampled rows, before penalties: rows x vocabulary. For comparisons.
@@ -116,7 +131,9 @@ impl CudaBackend {
         let table = self.memory.of(Work::Table);
         let (bytes, room) = (words.len() * 4, table.len());
         if bytes > room {
-            return Err(BackendError::BadStep(format!("the step's table takes {bytes} bytes, and there is room for {room}")));
+            return Err(BackendError::BadStep(format!(
+                "the step's table takes {bytes} bytes, and there is room for {room}"
+            )));
         }
         Ok(table.write(0, bytemuck::cast_slice(words))?)
     }
@@ -160,7 +177,7 @@ impl CudaBackend {
             self.run(&self.programs.trunk)?;
         }
         self.run(&self.programs.head)?;
-        let mut result: Box<StepResult> = bytemuck::zeroed_box();
+        let mut result: Box<StepResult> = Box::new(bytemuck::Zeroable::zeroed());
         self.memory.of(Work::Result).read(0, bytemuck::bytes_of_mut(&mut *result))?;
         Ok(Some(result))
     }

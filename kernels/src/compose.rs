@@ -207,7 +207,7 @@ impl Composer<'_> {
         let config = &self.shape.config;
         Some(AttentionArgs {
             table: self.at(Work::Table),
-            rows: self.entries(pass),
+            draft_rows: self.at(Work::DraftRows),
             q: self.at(Work::A),
             k: self.at(Work::B),
             v: self.at(Work::C),
@@ -296,10 +296,8 @@ impl Composer<'_> {
     }
 
     fn sample_args(&self, draft: u32) -> SampleArgs {
-        let rows = self.entries(if draft == NO_DRAFT { Pass::Decode } else { Pass::Draft(draft) });
         SampleArgs {
             table: self.at(Work::Table),
-            rows,
             logits: self.at(Work::Logits),
             adjusted: self.at(Work::Adjusted),
             stats: self.at(Work::Stats),
@@ -332,10 +330,7 @@ impl Composer<'_> {
         self.ops.then(OpKind::Norm, norm);
         self.matmul(Pass::Decode, Work::Fragments, &[(&weights.output, Work::Logits, 1)]);
         let sample = self.sample_args(NO_DRAFT);
-        self.ops
-            .then(OpKind::SampleAdjust, sample)
-            .then(OpKind::SampleWeigh, sample)
-            .then(OpKind::SamplePick, sample);
+        self.ops.then(OpKind::SampleAdjust, sample).then(OpKind::SampleWeigh, sample).then(OpKind::SamplePick, sample);
         // The cells of all rows, before acceptance moves the pending hidden states on: those of refused rows are written
         // again before anything reads them.
         if let Some(draft_head) = &weights.draft_head {
@@ -356,8 +351,7 @@ impl Composer<'_> {
         let tiles = self.shape.config.hidden.div_ceil(256) as u32;
         let plain = NormArgs { fragments: self.at(Work::FragmentsB), ..self.norm_args(pass, head.embedding_norm, 0) };
         self.ops.along(OpKind::Norm, plain);
-        let second =
-            NormArgs { x: self.at(hidden), weight: head.hidden_norm, first_column_tile: tiles, ..plain };
+        let second = NormArgs { x: self.at(hidden), weight: head.hidden_norm, first_column_tile: tiles, ..plain };
         self.ops.then(OpKind::Norm, second);
         let parts = self.matmul_parts(pass, Work::FragmentsB, &head.join);
         let sum = NormArgs { assign: 1, ..self.norm_args(pass, next_norm, parts) };
@@ -399,10 +393,7 @@ impl Composer<'_> {
         self.ops.then(OpKind::Norm, norm);
         self.matmul(pass, Work::Fragments, &[(&head.output, Work::Logits, 1)]);
         let sample = self.sample_args(draft);
-        self.ops
-            .then(OpKind::SampleAdjust, sample)
-            .then(OpKind::SampleWeigh, sample)
-            .then(OpKind::SamplePick, sample);
+        self.ops.then(OpKind::SampleAdjust, sample).then(OpKind::SampleWeigh, sample).then(OpKind::SamplePick, sample);
     }
 
     fn prompt_end(&mut self) {

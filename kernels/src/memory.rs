@@ -70,13 +70,25 @@ impl Shape {
         };
         let draft_head = config.has_draft_head && options.draft_max > 0;
         let must = [
-            (config.head_dim == HEAD_DIM, format!("heads of {} numbers, and the kernels are for {HEAD_DIM}", config.head_dim)),
-            (config.state_dim == 128, format!("a state of {} numbers a head, and the kernels are for 128", config.state_dim)),
+            (
+                config.head_dim == HEAD_DIM,
+                format!("heads of {} numbers, and the kernels are for {HEAD_DIM}", config.head_dim),
+            ),
+            (
+                config.state_dim == 128,
+                format!("a state of {} numbers a head, and the kernels are for 128", config.state_dim),
+            ),
             (config.conv_taps == 4, format!("{} taps, and the kernels are for 4", config.conv_taps)),
             (config.hidden.is_multiple_of(256), format!("a width of {}, which is no multiple of 256", config.hidden)),
-            (config.rope_freqs.len().is_multiple_of(32) && config.rope_freqs.len() <= 128, format!("{} rotary pairs, and the kernels are for 32, 64 or 128", config.rope_freqs.len())),
+            (
+                config.rope_freqs.len().is_multiple_of(32) && config.rope_freqs.len() <= 128,
+                format!("{} rotary pairs, and the kernels are for 32, 64 or 128", config.rope_freqs.len()),
+            ),
             (config.vocab <= SLICE * crate::args::MAX_SLICES, format!("a vocabulary of {}", config.vocab)),
-            (options.draft_max <= crate::table::MAX_DRAFTS, format!("drafts of {} tokens, at most {}", options.draft_max, crate::table::MAX_DRAFTS)),
+            (
+                options.draft_max <= crate::table::MAX_DRAFTS,
+                format!("drafts of {} tokens, at most {}", options.draft_max, crate::table::MAX_DRAFTS),
+            ),
             (options.slots <= MAX_SEGMENTS, format!("{} slots, at most {MAX_SEGMENTS}", options.slots)),
         ];
         if let Some((_, reason)) = must.into_iter().find(|(fits, _)| !fits) {
@@ -121,7 +133,10 @@ impl Shape {
     /// Bytes of the step table's buffer.
     fn table_bytes(&self) -> usize {
         // Rows, segments, pages, then penalties (two words for each token that a conversation can hold), bias, masks.
-        let words = 8 + ROWS * 4 + MAX_SEGMENTS * 28 + self.slots * (self.context / PAGE_TOKENS + 2 * self.context.min(self.config.vocab) + 4096);
+        let words = 8
+            + ROWS * 4
+            + MAX_SEGMENTS * 28
+            + self.slots * (self.context / PAGE_TOKENS + 2 * self.context.min(self.config.vocab) + 4096);
         (words + ROWS * (self.config.vocab.div_ceil(32) + 1)) * 4
     }
 

@@ -107,7 +107,12 @@ struct Uploader<'a> {
 }
 
 impl Uploader<'_> {
-    fn matrix(&mut self, matrix: &Matrix, staging: &mut Vec<u8>, moved: &mut dyn FnMut(usize)) -> Result<(), DeviceError> {
+    fn matrix(
+        &mut self,
+        matrix: &Matrix,
+        staging: &mut Vec<u8>,
+        moved: &mut dyn FnMut(usize),
+    ) -> Result<(), DeviceError> {
         let bytes = repacked_bytes(matrix.ty, matrix.rows, matrix.cols);
         let buffer = self.device.allocate(bytes)?;
         let tiles = matrix.rows.div_ceil(TILE_ROWS);
@@ -182,7 +187,12 @@ impl Uploader<'_> {
 
 impl Weights {
     /// Repacks and uploads, a piece at a time.
-    pub(crate) fn upload(device: &Device, model: &Model, with_draft_head: bool, progress: Progress<'_>) -> Result<Self, DeviceError> {
+    pub(crate) fn upload(
+        device: &Device,
+        model: &Model,
+        with_draft_head: bool,
+        progress: Progress<'_>,
+    ) -> Result<Self, DeviceError> {
         let mut uploader = Uploader { device, buffers: Vec::new(), known: HashMap::new() };
         let total = matrix_bytes(model, with_draft_head) as u64;
         let (mut done, mut staging) = (0, Vec::new());

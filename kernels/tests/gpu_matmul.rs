@@ -22,16 +22,19 @@ fn embedding_rows_are_the_files_numbers() {
         let (token_buffer, table) = (upload_u32(&device, &tokens), plain_table(&device, rows as u32, 0));
         let x = device.allocate(rows * columns * 4).unwrap();
         let mut program = ProgramBuilder::default();
-        program.then(OpKind::Embed, EmbedArgs {
-            weights: matrix.address,
-            tokens: token_buffer.address(),
-            rows: table.address(),
-            x: x.address(),
-            ty: matrix.ty as u32,
-            width: columns as u32,
-            stride: columns as u32,
-            token_stride: 1,
-        });
+        program.then(
+            OpKind::Embed,
+            EmbedArgs {
+                weights: matrix.address,
+                tokens: token_buffer.address(),
+                rows: table.address(),
+                x: x.address(),
+                ty: matrix.ty as u32,
+                width: columns as u32,
+                stride: columns as u32,
+                token_stride: 1,
+            },
+        );
         program.finish(&device).unwrap().run(&table).unwrap();
         let got = download_f32(&x);
         for (r, &token) in tokens.iter().enumerate() {
@@ -63,34 +66,40 @@ fn multiply(device: &Device, case: &Case, bytes: &[u8], x: &[f32]) -> Vec<f32> {
     y.write(0, &vec![0xff; y.len()]).unwrap();
     let mut program = ProgramBuilder::default();
     program
-        .then(OpKind::Pack, PackArgs {
-            a: x.address(),
-            b: 0,
-            fragments: fragments.address(),
-            rows: table.address(),
-            width: inputs as u32,
-            stride: inputs as u32,
-        })
-        .then(OpKind::Matmul, MatmulArgs {
-            x: fragments.address(),
-            rows: table.address(),
-            inputs: inputs as u32,
-            jobs: 1,
-            job: [
-                MatmulJob {
-                    weights: matrix.address,
-                    y: y.address(),
-                    ty: matrix.ty as u32,
-                    outputs: outputs as u32,
-                    stride: outputs as u32,
-                    splits: splits as u32,
-                    split_stride: (72 * outputs) as u64,
-                },
-                MatmulJob::default(),
-                MatmulJob::default(),
-                MatmulJob::default(),
-            ],
-        });
+        .then(
+            OpKind::Pack,
+            PackArgs {
+                a: x.address(),
+                b: 0,
+                fragments: fragments.address(),
+                rows: table.address(),
+                width: inputs as u32,
+                stride: inputs as u32,
+            },
+        )
+        .then(
+            OpKind::Matmul,
+            MatmulArgs {
+                x: fragments.address(),
+                rows: table.address(),
+                inputs: inputs as u32,
+                jobs: 1,
+                job: [
+                    MatmulJob {
+                        weights: matrix.address,
+                        y: y.address(),
+                        ty: matrix.ty as u32,
+                        outputs: outputs as u32,
+                        stride: outputs as u32,
+                        splits: splits as u32,
+                        split_stride: (72 * outputs) as u64,
+                    },
+                    MatmulJob::default(),
+                    MatmulJob::default(),
+                    MatmulJob::default(),
+                ],
+            },
+        );
     program.finish(device).unwrap().run(&table).unwrap();
     let y = download_f32(&y);
     let split = 72 * outputs;
@@ -218,25 +227,28 @@ fn norm_and_activation() {
     let table = plain_table(&device, rows as u32, 0);
     let normed = device.allocate(rows * width * 4).unwrap();
     let mut program = ProgramBuilder::default();
-    program.then(OpKind::Norm, NormArgs {
-        x: x.address(),
-        parts: parts_buffer.address(),
-        weight: weight_buffer.address(),
-        normed: normed.address(),
-        fragments: 0,
-        rows: table.address(),
-        table: 0,
-        last_x: 0,
-        split_stride: (72 * width) as u64,
-        splits: splits as u32,
-        width: width as u32,
-        stride: width as u32,
-        part_stride: width as u32,
-        normed_stride: width as u32,
-        first_column_tile: 0,
-        assign: 0,
-        eps: 1e-6,
-    });
+    program.then(
+        OpKind::Norm,
+        NormArgs {
+            x: x.address(),
+            parts: parts_buffer.address(),
+            weight: weight_buffer.address(),
+            normed: normed.address(),
+            fragments: 0,
+            rows: table.address(),
+            table: 0,
+            last_x: 0,
+            split_stride: (72 * width) as u64,
+            splits: splits as u32,
+            width: width as u32,
+            stride: width as u32,
+            part_stride: width as u32,
+            normed_stride: width as u32,
+            first_column_tile: 0,
+            assign: 0,
+            eps: 1e-6,
+        },
+    );
     program.finish(&device).unwrap().run(&table).unwrap();
     let mut sum = Vec::new();
     let mut expected = Vec::new();
@@ -305,13 +317,16 @@ fn streaming_speed() {
                     split_stride: (72 * outputs) as u64,
                 };
                 let none = MatmulJob::default();
-                program.then(OpKind::Matmul, MatmulArgs {
-                    x: fragments.address(),
-                    rows: table.address(),
-                    inputs: inputs as u32,
-                    jobs: 1,
-                    job: [job, none, none, none],
-                });
+                program.then(
+                    OpKind::Matmul,
+                    MatmulArgs {
+                        x: fragments.address(),
+                        rows: table.address(),
+                        inputs: inputs as u32,
+                        jobs: 1,
+                        job: [job, none, none, none],
+                    },
+                );
             }
             let program = program.finish(&device).unwrap();
             program.run(&table).unwrap();
