@@ -72,7 +72,7 @@ pub(crate) struct Weights {
 }
 
 /// A model's matrices, each once: a tied head is the embedding again.
-fn matrices<'a>(model: &'a Model, with_draft_head: bool) -> Vec<&'a Matrix> {
+fn matrices(model: &Model, with_draft_head: bool) -> Vec<&Matrix> {
     fn of_block<'a>(block: &'a Block, all: &mut Vec<&'a Matrix>) {
         match &block.mixer {
             Mixer::Attention(m) => all.extend([&m.q, &m.k, &m.v, &m.output]),
