@@ -57,6 +57,21 @@ pub(crate) enum Verb {
     },
     /// Plan a GPU's memory for a model before it is loaded
     Plan(PlanArgs),
+    /// Write a synthetic model of the 27B's shape, with a known greedy text, for measuring speed
+    Synth {
+        /// The file to write, 17.8 GB; OUT.chain.json beside it tells the known text and the wrong drafts
+        #[arg(value_name = "OUT.gguf")]
+        file: PathBuf,
+        /// Write a small one of the same kind, 15 MB
+        #[arg(long)]
+        tiny: bool,
+        /// Share of the tokens whose drafts are right, from 0 to 1
+        #[arg(long, value_name = "SHARE", default_value_t = 0.75, value_parser = share)]
+        acceptance: f64,
+        /// Of the random numbers
+        #[arg(long, value_name = "N", default_value_t = 1)]
+        seed: u64,
+    },
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -141,6 +156,13 @@ pub(crate) enum Agents {
         #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
         count: u32,
     },
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err("must be a number from 0 to 1".to_owned()),
+    }
 }
 
 /// The definition itself.

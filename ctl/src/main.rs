@@ -8,6 +8,7 @@ mod failure;
 mod inspect;
 mod plan;
 mod status;
+mod synth;
 mod text;
 
 use std::io::Write;
@@ -45,6 +46,7 @@ fn run(cli: &Cli, out: &mut Vec<u8>) -> Result<(), Failure> {
         Verb::Agents { verb: Some(Agents::Set { count }) } => agents::set(&client(), *count, cli.json, out),
         Verb::Inspect { file, tensors } => inspect::run(file, *tensors, cli.json, out),
         Verb::Plan(args) => plan::run(args, cli.json, out),
+        Verb::Synth { file, tiny, acceptance, seed } => synth::run(file, *tiny, *acceptance, *seed, cli.json, out),
         Verb::Completions { shell } => {
             clap_complete::generate(*shell, &mut cli::command(), "openjetctl", out);
             Ok(())
