@@ -34,6 +34,21 @@ impl Model {
     }
 }
 
+/// The bit set of [`Model::usable_tokens`]. A file without token types (its tokenizer is refused elsewhere) restricts nothing.
+fn usable_tokens(file: &GgufFile, vocab: usize) -> Option<Vec<u32>> {
+    /// "Unused" in `tokenizer.ggml.token_type`.
+    const UNUSED: i32 = 5;
+    let types: Vec<i32> = file.get_opt("tokenizer.ggml.token_type").ok().flatten()?;
+    if !types.contains(&UNUSED) {
+        return None;
+    }
+    let mut bits = vec![0; vocab.div_ceil(32)];
+    for (token, _) in types.iter().take(vocab).enumerate().filter(|(_, ty)| **ty != UNUSED) {
+        bits[token / 32] |= 1 << (token % 32);
+    }
+    Some(bits)
+}
+
 /// Takes tensors out of a file. Where one is not as it should be, a problem is noted and something empty stands in for it;
 /// a model with problems is never given out.
 struct Loader<'a> {
@@ -61,7 +76,8 @@ impl Loader<'_> {
             self.problems.push(ModelProblem::Companion { tensor: (*name).to_owned() });
         }
         let unused_tensors = self.unused.into_iter().map(str::to_owned).collect();
-        Model { config, embedding, output, output_norm, blocks, draft_head, unused_tensors }
+        let usable_tokens = usable_tokens(self.file, vocab);
+        Model { config, embedding, output, output_norm, blocks, draft_head, unused_tensors, usable_tokens }
     }
 
     fn block(&mut self, i: usize, recurrent: bool, c: &ModelConfig) -> Block {

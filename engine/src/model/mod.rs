@@ -32,6 +32,9 @@ pub struct Model {
     pub draft_head: Option<DraftHead>,
     /// Names of the file's tensors that the model has no use for.
     pub unused_tensors: Vec<String>,
+    /// Tokens that may be chosen, as a bit set over the vocabulary (bit `t % 32` of word `t / 32`); `None` where all may.
+    /// Fillers of the vocabulary (type "unused" in the file) have logits too, but no meaning.
+    pub usable_tokens: Option<Vec<u32>>,
 }
 
 /// One pre-norm block: mixer, then feed-forward network.

@@ -1,5 +1,7 @@
 //! From a segment's logits to its next tokens: the accept test for drafts, then one token more.
 
+use std::borrow::Cow;
+
 use crate::sampling::{Distribution, History, Purpose, SamplingError, Verdict, logprobs, residual, uniform, verify};
 use crate::step::{SampleSpec, Sampled};
 
@@ -16,6 +18,7 @@ pub(super) struct Accepted {
 
 /// Walks over `rows` (the logits after each token of the segment). `drafts[j]` was proposed to follow row j, drawn from
 /// `proposed[j]`, or taken as certain where there is none. `position` is that of the token which row 0 chooses.
+/// `usable` are the tokens that may ever be chosen, as a bit set; `None` where all may.
 ///
 /// # Errors
 /// When a row's logits leave nothing to choose from.
@@ -25,14 +28,15 @@ pub(super) fn accept(
     drafts: &[u32],
     proposed: &[Distribution],
     position: u32,
+    usable: Option<&[u32]>,
 ) -> Result<Accepted, SamplingError> {
     let params = spec.params;
     let mut history = History::new(params, spec.prompt, spec.output);
     let mut tokens = Vec::with_capacity(rows.len());
     for (j, logits) in rows.iter().enumerate() {
         let at = position + j as u32;
-        let mask = spec.masks.get(j).and_then(|m| m.as_deref());
-        let p = Distribution::new(logits, params, &history, mask)?;
+        let mask = intersection(spec.masks.get(j).and_then(|m| m.as_deref()), usable);
+        let p = Distribution::new(logits, params, &history, mask.as_deref())?;
         let (token, draft_taken) = match drafts.get(j) {
             None => (p.sample(uniform(params.seed, at, Purpose::Sample)), false),
             Some(&draft) => {
@@ -52,4 +56,12 @@ pub(super) fn accept(
         }
     }
     Ok(Accepted { accepted: tokens.len() - 1, tokens, history })
+}
+
+/// Tokens that both bit sets hold; `None` is all of them.
+fn intersection<'a>(a: Option<&'a [u32]>, b: Option<&'a [u32]>) -> Option<Cow<'a, [u32]>> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.iter().zip(b).map(|(a, b)| a & b).collect()),
+        (one, other) => one.or(other).map(Cow::Borrowed),
+    }
 }

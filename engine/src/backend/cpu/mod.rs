@@ -160,7 +160,8 @@ impl CpuBackend {
             SegmentKind::Decode(DraftSource::Head) => (&segment.tokens[1..], &self.slots[segment.slot].proposed),
         };
         let first = segment.position + (segment.tokens.len() - logits.len()) as u32 + 1;
-        let Ok(chosen) = accept::accept(spec, logits, drafts, proposed, first) else {
+        let Ok(chosen) = accept::accept(spec, logits, drafts, proposed, first, self.model.usable_tokens.as_deref())
+        else {
             return (SegmentOutput { not_finite: true, ..Default::default() }, None);
         };
         let output = SegmentOutput { accepted: chosen.accepted, tokens: chosen.tokens, ..Default::default() };
@@ -246,7 +247,8 @@ impl CpuBackend {
             {
                 d.position += 1;
                 // Numbers that are not finite end this draft; the trunk's own are judged when a token is chosen.
-                let Ok(q) = Distribution::new(logits, d.spec.params, &d.history, None) else {
+                let Ok(q) = Distribution::new(logits, d.spec.params, &d.history, self.model.usable_tokens.as_deref())
+                else {
                     d.spoilt = true;
                     continue;
                 };
