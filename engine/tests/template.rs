@@ -6,9 +6,7 @@ mod vocabularies;
 
 use std::sync::LazyLock;
 
-use openjet_engine::text::{
-    Chat, ChatTemplate, ControlTokens, TemplateError, TokenKind, Tokenizer, TokenizerSpec, parse_arguments,
-};
+use openjet_engine::text::{Chat, ChatTemplate, ControlTokens, TemplateError, TokenKind, Tokenizer, TokenizerSpec};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -281,31 +279,6 @@ fn hostile_templates_stop() {
     }
     for source in ["(".repeat(100_000), "{{ ".to_owned() + &"[".repeat(100_000), "{% if x %}".repeat(50_000)] {
         let _ = ChatTemplate::new(&source, &TINY);
-    }
-}
-
-#[test]
-fn arguments_become_objects() {
-    let call = |arguments: Value| {
-        json!([{"role": "user", "content": ""}, {"role": "assistant", "tool_calls": [
-        {"function": {"name": "a"}}, {"function": {"name": "f", "arguments": arguments}}]}])
-    };
-    let parsed = |arguments: Value| {
-        let Value::Array(mut messages) = call(arguments) else { unreachable!() };
-        parse_arguments(&mut messages).map(|()| messages[1]["tool_calls"][1]["function"]["arguments"].clone())
-    };
-    assert_eq!(parsed(json!("{\"b\": 1, \"a\": [2]}")).unwrap().to_string(), r#"{"b":1,"a":[2]}"#);
-    assert_eq!(parsed(json!({"x": 1})).unwrap(), json!({"x": 1}));
-    assert_eq!(parsed(json!(" ")).unwrap(), json!({}));
-    for (bad, message) in [
-        (
-            json!("{\"bad"),
-            "messages[1].tool_calls[1].function.arguments: is not JSON: EOF while parsing a string at line 1 column 5",
-        ),
-        (json!("[1]"), "messages[1].tool_calls[1].function.arguments: is [1], expected a JSON object"),
-        (json!(7), "messages[1].tool_calls[1].function.arguments: is 7, expected a JSON object"),
-    ] {
-        assert_eq!(parsed(bad).unwrap_err().to_string(), message);
     }
 }
 

@@ -99,12 +99,6 @@ impl Distribution {
         self.tokens.iter().copied().zip(self.probs.iter().copied())
     }
 
-    /// The most likely token (lowest id among equals) and its probability.
-    #[must_use]
-    pub fn most_likely(&self) -> (u32, f32) {
-        self.iter().reduce(|a, b| if b.1 > a.1 { b } else { a }).unwrap_or_default()
-    }
-
     /// Draws a token with `u` in [0, 1): the first in ascending order at which the cumulative sum exceeds `u` times the
     /// whole sum. Sums are f64.
     #[must_use]

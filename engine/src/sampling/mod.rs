@@ -18,7 +18,7 @@ pub use distribution::{Distribution, SamplingError};
 pub use history::History;
 pub use logprobs::logprobs;
 pub use params::{InvalidParam, MAX_TOP_LOGPROBS, SamplingParams};
-pub use philox::{Purpose, philox4x32_10, uniform};
+pub use philox::{Purpose, uniform};
 pub use speculative::{Verdict, residual, verify};
 
 /// Whether every logit is a finite number. Where one is not, the conversation's state is spoilt.

@@ -28,8 +28,7 @@ pub fn uniform(seed: u64, position: u32, purpose: Purpose) -> f32 {
 }
 
 /// The ten-round Philox bijection on four words.
-#[must_use]
-pub fn philox4x32_10(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
+fn philox4x32_10(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
     let [mut a, mut b, mut c, mut d] = counter;
     let [mut k0, mut k1] = key;
     for _ in 0..10 {

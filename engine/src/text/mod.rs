@@ -14,5 +14,5 @@ mod vocabulary;
 pub use detokenizer::Detokenizer;
 pub use output::{CallCounts, OutputEvent, OutputParser, OutputPart, ToolSchemas};
 pub use spec::{TokenKind, TokenizerError, TokenizerSpec};
-pub use template::{Chat, ChatTemplate, Prompt, TemplateError, parse_arguments};
+pub use template::{Chat, ChatTemplate, Prompt, TemplateError};
 pub use tokenizer::{ControlTokens, Tokenizer};

@@ -20,7 +20,7 @@ const RECURSION: usize = 64;
 /// What a template is given.
 #[derive(Clone, Debug, Default)]
 pub struct Chat {
-    /// Messages in the API's form, the arguments of tool calls as objects (see [`parse_arguments`]).
+    /// Messages in the API's form, the arguments of tool calls as objects.
     pub messages: Vec<Json>,
     /// Tools in the API's form; `None` leaves the template's variable undefined.
     pub tools: Option<Vec<Json>>,
@@ -251,36 +251,4 @@ fn failure(e: &Error, guard: Guard) -> TemplateError {
     }
     let message = guard.reveal(&describe(innermost)).into_owned();
     TemplateError::Failed { message, line: innermost.line().unwrap_or_default() }
-}
-
-/// Replaces the arguments of every tool call, which the API has as a string of JSON, by the object that templates expect.
-/// Arguments that are an object already stay, and so does an empty string, as no arguments.
-///
-/// # Errors
-/// [`TemplateError::Invalid`] naming the first arguments that are no JSON object.
-pub fn parse_arguments(messages: &mut [Json]) -> Result<(), TemplateError> {
-    for (m, message) in messages.iter_mut().enumerate() {
-        let calls = message.get_mut("tool_calls").and_then(Json::as_array_mut);
-        for (c, call) in calls.into_iter().flatten().enumerate() {
-            let Some(arguments) = call.get_mut("function").and_then(|f| f.get_mut("arguments")) else { continue };
-            let parsed = match arguments.take() {
-                Json::String(text) if text.trim().is_empty() => Ok(Json::Object(Map::new())),
-                Json::String(text) => serde_json::from_str(&text).map_err(|e| e.to_string()),
-                other => Ok(other),
-            };
-            *arguments = match parsed {
-                Ok(object @ Json::Object(_)) => object,
-                Ok(other) => return Err(bad_arguments(m, c, &format!("is {other}, expected a JSON object"))),
-                Err(e) => return Err(bad_arguments(m, c, &format!("is not JSON: {e}"))),
-            };
-        }
-    }
-    Ok(())
-}
-
-fn bad_arguments(message: usize, call: usize, problem: &str) -> TemplateError {
-    TemplateError::Invalid {
-        field: format!("messages[{message}].tool_calls[{call}].function.arguments"),
-        message: problem.to_owned(),
-    }
 }
