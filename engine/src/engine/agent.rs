@@ -1,5 +1,6 @@
 //! An agent: a slot that holds a conversation, and the request that it serves.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedSender;
@@ -8,7 +9,7 @@ use super::EngineConfig;
 use super::queue::Submission;
 use crate::drafts::{DepthController, Lookup, StepCost};
 use crate::request::{Event, Finish, FinishReason, Request, Usage};
-use crate::step::{DraftSource, PageId, SlotId};
+use crate::step::{DraftSource, PAGE_TOKENS, PageId, SlotId};
 
 /// A conversation in a slot.
 #[derive(Debug, Default)]
@@ -21,6 +22,8 @@ pub(super) struct Agent {
     pub(super) tokens: Vec<u32>,
     /// Tokens that the slot's state has seen.
     pub(super) consumed: usize,
+    /// Everything consumed was read as prompt from an aligned start: the bits are those of a cold read, fit for sharing.
+    pub(super) clean: bool,
     /// The conversation's pages in order.
     pub(super) pages: Vec<PageId>,
     /// When a request last ended here, in the worker's count of requests.
@@ -60,6 +63,10 @@ pub(super) struct Run {
     pub(super) started: Instant,
     first_token: Option<Instant>,
     latest_token: Option<Instant>,
+    /// Positions, multiples of a page, at which the prompt leaves a state to go on from.
+    pub(super) snapshots: BTreeSet<usize>,
+    /// Another agent is reading what this prompt begins with; it waits to share it.
+    pub(super) waits: bool,
     /// What the draft head proposes to follow the newest token.
     pub(super) proposal: Vec<u32>,
     lookup: Lookup,
@@ -108,6 +115,8 @@ impl Agent {
             started: Instant::now(),
             first_token: None,
             latest_token: None,
+            snapshots: snapshots(&request, config, reused),
+            waits: false,
             proposal: Vec::new(),
             lookup,
             head_depth: DepthController::default(),
@@ -159,6 +168,15 @@ impl Agent {
         // The newest token was never consumed: the conversation ends before it.
         self.tokens.truncate(self.consumed);
     }
+}
+
+/// Where a prompt leaves states: at intervals, and at the last multiple of a page before the generation prompt, since a
+/// template may render what follows differently the next time.
+fn snapshots(request: &Request, config: &EngineConfig, reused: usize) -> BTreeSet<usize> {
+    let end = request.prompt.len() - 1;
+    let history = request.generation_prompt_at.unwrap_or(end).min(end) / PAGE_TOKENS * PAGE_TOKENS;
+    let every = (1..).map(|i| i * config.snapshot_every).take_while(|&at| at <= history);
+    every.chain([history]).filter(|&at| at > reused).collect()
 }
 
 impl Run {

@@ -5,7 +5,9 @@ mod pace;
 mod pages;
 mod parked;
 mod plan;
+mod prefix;
 mod queue;
+mod sharing;
 mod status;
 mod worker;
 
@@ -50,6 +52,10 @@ pub struct EngineConfig {
     pub chunk: usize,
     /// Longest that a step with somebody writing should take.
     pub step_goal: Duration,
+    /// A prompt leaves a recurrent state to go on from at every multiple of this, itself a multiple of 64.
+    pub snapshot_every: usize,
+    /// Most bytes of host memory for such states, and as many again for conversations that gave up their slot.
+    pub host_cache: usize,
 }
 
 impl EngineConfig {
@@ -68,6 +74,8 @@ impl EngineConfig {
             queue: 64,
             chunk: 512,
             step_goal: Duration::from_millis(80),
+            snapshot_every: 2048,
+            host_cache: 1 << 30,
         }
     }
 }
@@ -105,6 +113,10 @@ impl Engine {
         }
         if config.chunk == 0 || !config.chunk.is_multiple_of(crate::step::PAGE_TOKENS) {
             return invalid("chunk", format!("{} is not a multiple of {}", config.chunk, crate::step::PAGE_TOKENS));
+        }
+        if config.snapshot_every == 0 || !config.snapshot_every.is_multiple_of(crate::step::PAGE_TOKENS) {
+            let message = format!("{} is not a multiple of {}", config.snapshot_every, crate::step::PAGE_TOKENS);
+            return invalid("snapshot_every", message);
         }
         if config.draft > options.draft_max {
             return invalid("draft", format!("{} is deeper than the backend's {}", config.draft, options.draft_max));

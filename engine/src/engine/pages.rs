@@ -29,6 +29,12 @@ impl PagePool {
         Some(page)
     }
 
+    /// Adds a user to a page in use.
+    pub(super) fn share(&mut self, page: PageId) {
+        debug_assert!(self.users[page as usize] > 0);
+        self.users[page as usize] += 1;
+    }
+
     /// Users of a page.
     pub(super) fn users(&self, page: PageId) -> u32 {
         self.users[page as usize]

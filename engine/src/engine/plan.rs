@@ -93,7 +93,8 @@ fn within_context(mut drafts: Drafts, config: &EngineConfig, consumed: usize) ->
 fn next_prompt(agents: &[Agent]) -> Option<usize> {
     /// Tokens that a second of waiting is worth.
     const PATIENCE: f64 = 1000.0;
-    let reading = agents.iter().enumerate().filter_map(|(i, a)| Some((i, a, a.run.as_ref().filter(|r| r.prefill)?)));
+    let reading =
+        agents.iter().enumerate().filter_map(|(i, a)| Some((i, a, a.run.as_ref().filter(|r| r.prefill && !r.waits)?)));
     let left = |agent: &Agent, waited: std::time::Duration| {
         (agent.tokens.len() - agent.consumed) as f64 - waited.as_secs_f64() * PATIENCE
     };
@@ -109,6 +110,8 @@ fn prompt(i: usize, agent: &mut Agent, config: &EngineConfig, cost: StepCost, ch
     // Chunks end at absolute multiples of a page, except at the prompt's end.
     let end = (from + chunk) / PAGE_TOKENS * PAGE_TOKENS;
     let end = if end >= total || end <= from { total.min(from / PAGE_TOKENS * PAGE_TOKENS + chunk) } else { end };
+    // A state can be kept only where a step ends.
+    let end = run.snapshots.range(from + 1..).next().map_or(end, |&at| end.min(at));
     let samples = end == total;
     let nothing = Drafts { source: DraftSource::Head, tokens: Vec::new(), next_depth: 0 };
     let drafts = if samples {

@@ -15,6 +15,7 @@ use super::pace::Pace;
 use super::pages::PagePool;
 use super::parked::Parked;
 use super::plan::{Part, plan};
+use super::prefix::PrefixTree;
 use super::queue::Submission;
 use super::status::Totals;
 use crate::backend::{Backend, BackendError};
@@ -47,6 +48,9 @@ pub(super) struct Worker {
     pub(super) pages: PagePool,
     pub(super) queue: VecDeque<Submission>,
     pub(super) parked: VecDeque<Parked>,
+    /// Conversations without a request that gave up their slot, oldest first.
+    pub(super) shelf: VecDeque<Parked>,
+    pub(super) prefixes: PrefixTree,
     pace: Pace,
     pub(super) totals: Totals,
     draining: Vec<oneshot::Sender<()>>,
@@ -64,6 +68,8 @@ impl Worker {
             pace: Pace::new(config.chunk, config.step_goal),
             queue: VecDeque::new(),
             parked: VecDeque::new(),
+            shelf: VecDeque::new(),
+            prefixes: PrefixTree::new(config.host_cache),
             totals: Totals::default(),
             draining: Vec::new(),
             health: Health::Ready,
@@ -84,7 +90,7 @@ impl Worker {
     pub(super) fn run(mut self) {
         while self.take_commands() {
             self.drop_cancelled();
-            match self.admit().and_then(|()| self.step()) {
+            match self.admit().and_then(|()| self.share_prompts()).and_then(|()| self.step()) {
                 Ok(()) => self.publish(),
                 Err(error) => return self.fail(&error),
             }
@@ -230,6 +236,9 @@ impl Worker {
             return self.backend.reset_slot(self.agents[part.agent].slot);
         }
         agent.consumed += if part.prompt { part.tokens.len() } else { output.accepted + 1 };
+        agent.clean &= part.prompt;
+        self.keep_prefix(part.agent)?;
+        let agent = &mut self.agents[part.agent];
         let Some(run) = agent.run.as_mut() else { return Ok(()) };
         run.proposal = output.drafts;
         if part.prompt {
@@ -260,7 +269,7 @@ impl Worker {
         let reason: Arc<str> = error.to_string().into();
         self.health = Health::Failed { reason: reason.to_string() };
         let running = self.agents.iter_mut().filter_map(|a| a.run.take()).map(|r| r.events);
-        let parked = self.parked.drain(..).map(Parked::into_events);
+        let parked = self.parked.drain(..).filter_map(Parked::into_events);
         for events in running.chain(parked).chain(self.queue.drain(..).map(|s| s.events)) {
             // Callers that have gone away need no answer.
             let _ = events.send(Event::Failed(RequestError::Unavailable(Arc::clone(&reason))));
@@ -274,5 +283,6 @@ pub(super) fn forget(agent: &mut Agent, pages: &mut PagePool) {
     agent.pages.drain(..).for_each(|page| pages.release(page));
     agent.tokens.clear();
     agent.consumed = 0;
+    agent.clean = true;
     agent.session = None;
 }

@@ -1,0 +1,54 @@
+//! Requests to a running engine.
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, unreachable_pub)]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use openjet_engine::backend::cpu::CpuBackend;
+use openjet_engine::backend::{BackendOptions, KvType};
+use openjet_engine::engine::{Engine, EngineConfig, Generation};
+use openjet_engine::model::Model;
+use openjet_engine::request::{Event, Finish, Request};
+use openjet_engine::sampling::SamplingParams;
+
+pub fn engine(model: &Arc<Model>, pages: usize, change: impl FnOnce(&mut EngineConfig)) -> Engine {
+    let options = BackendOptions { slots: 8, pages, kv: KvType::Q8_0, draft_max: 6 };
+    let backend = CpuBackend::new(Arc::clone(model), options).unwrap();
+    let mut config = EngineConfig::new(64 * pages, model.config.vocab, vec![8168, 8166]);
+    change(&mut config);
+    Engine::start(Box::new(backend), config).unwrap().0
+}
+
+pub fn request(prompt: &[u32], max_tokens: u32) -> Request {
+    Request {
+        prompt: prompt.to_vec(),
+        params: SamplingParams::default(),
+        max_tokens: Some(max_tokens),
+        end_tokens: Vec::new(),
+        ignore_end: true,
+        draft: None,
+        session: None,
+        generation_prompt_at: None,
+    }
+}
+
+pub fn finish(mut generation: Generation) -> (Vec<u32>, Finish) {
+    let mut text = Vec::new();
+    while let Some(event) = generation.events.blocking_recv() {
+        match event {
+            Event::Tokens(tokens) => text.extend(tokens.iter().map(|t| t.token)),
+            Event::Finished(finish) => return (text, finish),
+            Event::Failed(error) => panic!("{error}"),
+            Event::Started { .. } | Event::Prefill { .. } => {}
+        }
+    }
+    panic!("the engine ended");
+}
+
+pub fn wait(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < Duration::from_secs(60), "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
