@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use openjet_engine::backend::cpu::CpuBackend;
 use openjet_engine::backend::{Backend, BackendOptions};
 use openjet_engine::engine::{Engine, EngineConfig};
@@ -11,6 +11,8 @@ use openjet_engine::gguf::GgufFile;
 use openjet_engine::model::Model;
 use openjet_engine::step::PAGE_TOKENS;
 use openjet_engine::text::{ChatTemplate, Tokenizer, TokenizerSpec};
+use openjet_kernels::CudaBackend;
+use openjet_kernels::device::{Device, Selector};
 use openjet_proto::control::ModelStatus;
 
 use crate::api::head::now;
@@ -66,7 +68,7 @@ pub fn load(config: &Config, progress: &dyn Fn(String)) -> anyhow::Result<Servin
         draft_max: config.draft,
     };
     progress(format!("starting the backend for {name}"));
-    let backend = backend(config.backend, model, options, bytes)?;
+    let backend = backend(config, model, options, bytes, progress)?;
     let device = backend.describe();
     let engine_config = EngineConfig {
         agents: config.agents,
@@ -114,21 +116,39 @@ fn open(path: Option<&Path>, progress: &dyn Fn(String)) -> anyhow::Result<GgufFi
 }
 
 fn backend(
-    choice: BackendChoice,
+    config: &Config,
     model: Arc<Model>,
     options: BackendOptions,
     bytes: u64,
+    progress: &dyn Fn(String),
 ) -> anyhow::Result<Box<dyn Backend>> {
-    match choice {
-        BackendChoice::Cuda => {
-            bail!("this openjetd was built without CUDA; choose another backend with --backend cpu")
+    if config.backend == BackendChoice::Cpu {
+        return Ok(Box::new(CpuBackend::new(model, options)?));
+    }
+    let selector = config.gpu.as_deref().unwrap_or_default();
+    let selector = if selector.is_empty() { Ok(Selector::First) } else { selector.parse() };
+    match Device::cuda(&selector.map_err(|e| anyhow!("`gpu`: {e}"))?) {
+        Ok(device) => {
+            let (mut shown, name) = (0, model.config.name.clone());
+            let mut uploading = |done: u64, total: u64| {
+                let percent = done * 100 / total.max(1);
+                if percent >= shown + 5 {
+                    shown = percent;
+                    progress(format!("loading {name} onto the GPU: {percent}%"));
+                }
+            };
+            Ok(Box::new(CudaBackend::new(device, model, options, &mut uploading)?))
         }
-        BackendChoice::Auto if bytes > LARGE_MODEL => bail!(
-            "there is no usable CUDA device, and a model of {:.1} GB is very slow on a CPU; to run it there all the same, \
-             start with --backend cpu",
+        // A GPU that was asked for by name must be there.
+        Err(problem) if config.backend == BackendChoice::Cuda || config.gpu.is_some() => Err(problem.into()),
+        Err(problem) if bytes > LARGE_MODEL => bail!(
+            "{problem}; a model of {:.1} GB is very slow on a CPU; to run it there all the same, start with --backend cpu",
             bytes as f64 / 1e9
         ),
-        BackendChoice::Auto | BackendChoice::Cpu => Ok(Box::new(CpuBackend::new(model, options)?)),
+        Err(problem) => {
+            tracing::info!("running on the CPU: {problem}");
+            Ok(Box::new(CpuBackend::new(model, options)?))
+        }
     }
 }
 

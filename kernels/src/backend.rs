@@ -12,7 +12,7 @@ use openjet_engine::step::{
 use crate::args::SlotState;
 use crate::compose::Programs;
 use crate::device::{Device, DeviceError};
-use crate::memory::{Memory, MemoryPlan, Shape, Work};
+use crate::memory::{Memory, MemoryPlan, SEGMENT_ROWS, Shape, Work};
 use crate::program::Program;
 use crate::table::{Part, StepResult, TableBuilder};
 use crate::weights::{Progress, Weights, matrix_bytes};
@@ -109,6 +109,9 @@ impl CudaBackend {
             let proposed = self.slots[segment.slot].proposed;
             if segment.kind == SegmentKind::Decode(DraftSource::Head) && drafts > proposed {
                 return refuse(format!("{drafts} drafts, but the draft head proposed {proposed}"));
+            }
+            if matches!(segment.kind, SegmentKind::Decode(_)) && segment.tokens.len() > SEGMENT_ROWS {
+                return refuse(format!("{} decode rows, at most {SEGMENT_ROWS} of one slot", segment.tokens.len()));
             }
             let depth = segment.sample.as_ref().map_or(0, |spec| spec.draft_depth);
             let end = segment.position as usize + segment.tokens.len() + depth;

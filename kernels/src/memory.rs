@@ -15,6 +15,9 @@ use crate::table::{MAX_SEGMENTS, Row, StepResult};
 /// Rows of one pass: a decode step's, or 64 of a prompt.
 pub(crate) const ROWS: usize = MAX_DECODE_ROWS;
 
+/// Rows of one segment of a decode step: what a slot keeps of its rows until the next step costs memory for each.
+pub(crate) const SEGMENT_ROWS: usize = 24;
+
 /// Runs that a matrix's inputs are cut into where its output is added to the residual stream: enough work for all SMs, and
 /// a function of the shape alone, since it decides the order of additions.
 pub(crate) fn splits(outputs: usize, inputs: usize) -> usize {
@@ -97,7 +100,7 @@ impl Shape {
         let layout = DeltaLayout {
             key_heads: config.key_heads as u32,
             value_heads: config.value_heads as u32,
-            rows: ROWS as u32,
+            rows: SEGMENT_ROWS as u32,
             reserved: 0,
         };
         Ok(Self {

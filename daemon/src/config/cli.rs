@@ -36,6 +36,11 @@ pub struct Cli {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
 
+    /// GPU to use, by index or UUID (GPU-...), as nvidia-smi -L lists them [default: the first that can be used]
+    #[arg(long, value_name = "GPU")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<String>,
+
     /// Deepest draft, in tokens; 0 for none [default: 3]
     #[arg(long, value_name = "K")]
     #[serde(skip_serializing_if = "Option::is_none")]

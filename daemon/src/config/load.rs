@@ -5,6 +5,7 @@ use std::path::Path;
 use figment::Figment;
 use figment::error::Kind;
 use figment::providers::{Env, Format, Serialized, Toml};
+use serde::{Deserialize, Deserializer};
 
 use super::cli::Cli;
 use super::{Config, DEFAULT_FILE};
@@ -37,6 +38,21 @@ pub fn load(cli: &Cli) -> Result<Config, ConfigError> {
     let config: Config = figment.extract().map_err(|e| ConfigError(describe(&e)))?;
     check(&config)?;
     Ok(config)
+}
+
+/// Text, or a number that stands for its digits: what the environment gives for an index.
+pub(super) fn index_or_name<'de, D: Deserializer<'de>>(source: D) -> Result<Option<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Either {
+        Index(u64),
+        Name(String),
+    }
+    let either = Option::<Either>::deserialize(source)?;
+    Ok(either.map(|either| match either {
+        Either::Index(index) => index.to_string(),
+        Either::Name(name) => name,
+    }))
 }
 
 /// Names of `OPENJET_*` variables that look like a misspelt setting, with the setting that may be meant. Others are left

@@ -43,6 +43,9 @@ pub struct Config {
     pub control: Option<PathBuf>,
     /// What runs the model.
     pub backend: BackendChoice,
+    /// Index or UUID of the GPU; the first that can be used without it.
+    #[serde(deserialize_with = "load::index_or_name")]
+    pub gpu: Option<String>,
     /// Deepest draft; 0 for none.
     pub draft: usize,
     /// Tokens of the pool that the agents share; without it the smaller of the model's limit and 131,072.
@@ -80,6 +83,7 @@ impl Default for Config {
             listen_without_key: false,
             control: None,
             backend: BackendChoice::Auto,
+            gpu: None,
             draft: 3,
             ctx: None,
             kv: KvType::Q8_0,
