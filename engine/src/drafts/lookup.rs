@@ -7,7 +7,7 @@ const KEY: usize = 3;
 /// A match must be at least this long before its continuation is proposed.
 const MIN_MATCH: usize = 5;
 
-/// An index of a conversation's tokens by every run of [`KEY`] of them.
+/// An index of a conversation's tokens by every run of `KEY` of them.
 #[derive(Clone, Debug, Default)]
 pub struct Lookup {
     tokens: Vec<u32>,
