@@ -173,6 +173,19 @@ impl Engine {
         answer.await.map_err(|_| gone)?
     }
 
+    /// Forgets conversations that serve no request, in slots and in host memory, and every prompt that was read: those of one
+    /// session, or all. Returns how many conversations were forgotten. Prompts are shared by content and have no session:
+    /// they are forgotten with all only.
+    ///
+    /// # Errors
+    /// When the engine has ended.
+    pub async fn forget(&self, session: Option<String>) -> Result<usize, String> {
+        let (reply, answer) = oneshot::channel();
+        let gone = "the engine has ended";
+        self.commands.send(Command::Forget { session, reply }).map_err(|_| gone)?;
+        answer.await.map_err(|_| gone.to_owned())
+    }
+
     /// Refuses new requests from now on and resolves when the running and waiting ones are done.
     pub async fn drain(&self) {
         let (reply, answer) = oneshot::channel();

@@ -66,9 +66,9 @@ impl Worker {
             let (i, reused) = match self.longest(request) {
                 Some((Found::Agent(i), seen)) => (i, seen),
                 Some((Found::Shelf(entry), seen)) => {
+                    let parked = self.shelf.remove(entry);
                     self.shelve(own)?;
-                    let room = self.take_from_shelf(entry, own)?;
-                    (own, if room { seen } else { 0 })
+                    (own, if self.take_back(parked, own)? { seen } else { 0 })
                 }
                 None => (own, 0),
             };
@@ -165,16 +165,31 @@ impl Worker {
         Ok(())
     }
 
-    /// Brings a conversation back from the shelf into the empty agent `i`. `false`, and the agent stays empty, when the
-    /// pool has no room for it.
-    fn take_from_shelf(&mut self, entry: usize, i: usize) -> Result<bool, BackendError> {
-        let Some(needed) = self.shelf.get(entry).map(|p| p.pages.len()) else { return Ok(false) };
-        let mut parked = self.shelf.remove(entry);
-        while self.pages.free() < needed && self.free_a_page()? {}
-        match parked.take().filter(|_| self.pages.free() >= needed) {
-            Some(parked) => self.restore(i, parked).map(|()| true),
-            None => Ok(false),
+    /// Empties idle agents and the shelf: of one session's conversations, or of all, and then the prompts too. Returns how many
+    /// conversations there were.
+    pub(super) fn forget_conversations(&mut self, session: Option<&String>) -> usize {
+        let matches = |agent: &Agent| session.is_none() || agent.session.as_ref() == session;
+        let before = self.shelf.len();
+        self.shelf.retain(|p| !matches(&p.agent));
+        let mut forgotten = before - self.shelf.len();
+        for agent in self.agents.iter_mut().filter(|a| a.run.is_none() && a.consumed > 0 && matches(a)) {
+            forget(agent, &mut self.pages);
+            forgotten += 1;
         }
+        while session.is_none() && self.prefixes.evict(&mut self.pages) {}
+        forgotten
+    }
+
+    /// Brings a conversation that was taken off the shelf back into the empty agent `i`. `false`, and the conversation is
+    /// dropped, when the pool has no room for it.
+    fn take_back(&mut self, parked: Option<Parked>, i: usize) -> Result<bool, BackendError> {
+        let Some(parked) = parked else { return Ok(false) };
+        let needed = parked.pages.len();
+        while self.pages.free() < needed && self.free_a_page()? {}
+        if self.pages.free() < needed {
+            return Ok(false);
+        }
+        self.restore(i, parked).map(|()| true)
     }
 
     /// Puts a conversation from host memory into the empty agent `i`; there are pages enough.

@@ -29,6 +29,8 @@ pub(super) enum Command {
     Submit(Box<Submission>),
     /// Change the number of agents.
     SetAgents { agents: usize, reply: oneshot::Sender<Result<usize, String>> },
+    /// Forget conversations without a request: of one session, or all and every prompt that was read.
+    Forget { session: Option<String>, reply: oneshot::Sender<usize> },
     /// Refuse new requests; answer when nothing runs or waits any more.
     Drain { reply: oneshot::Sender<()> },
 }
@@ -134,6 +136,11 @@ impl Worker {
                 };
                 self.publish();
                 let _ = reply.send(answer);
+            }
+            Command::Forget { session, reply } => {
+                let forgotten = self.forget_conversations(session.as_ref());
+                self.publish();
+                let _ = reply.send(forgotten);
             }
             Command::Drain { reply } => {
                 self.health = Health::Draining;

@@ -19,6 +19,16 @@ pub fn engine(model: &Arc<Model>, pages: usize, change: impl FnOnce(&mut EngineC
     Engine::start(Box::new(backend), config).unwrap().0
 }
 
+/// An engine for a model that may have no draft head.
+pub fn engine_without_drafts(model: &Arc<Model>, pages: usize, change: impl FnOnce(&mut EngineConfig)) -> Engine {
+    let options = BackendOptions { slots: 8, pages, kv: KvType::Q8_0, draft_max: 0 };
+    let backend = CpuBackend::new(Arc::clone(model), options).unwrap();
+    let mut config = EngineConfig::new(64 * pages, model.config.vocab, Vec::new());
+    config.draft = 0;
+    change(&mut config);
+    Engine::start(Box::new(backend), config).unwrap().0
+}
+
 pub fn request(prompt: &[u32], max_tokens: u32) -> Request {
     Request {
         prompt: prompt.to_vec(),

@@ -1,0 +1,114 @@
+//! Random arrivals, lengths, cancellations, resizes and evictions: every conversation's greedy text equals the one computed
+//! alone, and at the end every page is free again.
+//!
+//! `OPENJET_EVENTS` sets how many events each seed has (120 if it is not set).
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, missing_docs)]
+
+mod common;
+#[path = "common/serving.rs"]
+mod serving;
+
+use std::collections::HashMap;
+
+use common::*;
+use openjet_engine::engine::Generation;
+use openjet_engine::request::FinishReason;
+use serving::*;
+
+/// A small generator of numbers (xorshift64*), so that a seed is a scenario.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % n
+    }
+}
+
+/// Prompts of a few families that share beginnings of different lengths.
+fn prompt(random: &mut Random) -> Vec<u32> {
+    let family = random.below(3) as u32;
+    let shared = [70, 200, 330][random.below(3) as usize];
+    let own = random.below(5) as u32;
+    let length = 5 + 40 * random.below(4) as u32;
+    let beginning = (0..shared).map(|i| 300 + (family * 911 + i * i * 7 + i * 31) % 3000);
+    beginning.chain((0..length).map(|i| 4000 + (own * 577 + i * i * 13 + i * 17) % 3000)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_happens_texts_are_those_of_a_conversation_alone_and_nothing_leaks() {
+    const TOKENS: u32 = 12;
+    let events: u64 = std::env::var("OPENJET_EVENTS").ok().and_then(|n| n.parse().ok()).unwrap_or(120);
+    let model = model(MODELS[3]);
+    for seed in 1..=3u64 {
+        let mut random = Random(seed);
+        // Few pages and little host memory, so that conversations are parked, shelved and dropped.
+        let engine = engine_without_drafts(&model, 24, |c| {
+            (c.agents, c.queue, c.host_cache, c.snapshot_every) = (3, 1000, 6 << 20, 128);
+        });
+        let alone = engine_without_drafts(&model, 24, |c| (c.agents, c.host_cache) = (1, 0));
+        let mut expected: HashMap<Vec<u32>, Vec<u32>> = HashMap::new();
+        let mut running: Vec<(Vec<u32>, Generation)> = Vec::new();
+        let (mut checked, mut dropped) = (0, 0);
+        for _ in 0..events {
+            match random.below(10) {
+                0 => {
+                    let wanted = 1 + random.below(6) as usize;
+                    assert_eq!(engine.set_agents(wanted).await, Ok(wanted));
+                }
+                1 if !running.is_empty() => {
+                    let victim = random.below(running.len() as u64) as usize;
+                    drop(running.swap_remove(victim));
+                    dropped += 1;
+                }
+                2 => tokio::time::sleep(std::time::Duration::from_millis(random.below(30))).await,
+                3 if random.below(10) == 0 => {
+                    engine.forget(None).await.unwrap();
+                }
+                _ => {
+                    let prompt = prompt(&mut random);
+                    running.push((prompt.clone(), engine.submit(request(&prompt, TOKENS)).unwrap()));
+                }
+            }
+            while running.len() > 12 {
+                let (prompt, generation) = running.remove(0);
+                check(&alone, &mut expected, prompt, generation).await;
+                checked += 1;
+            }
+        }
+        for (prompt, generation) in running {
+            check(&alone, &mut expected, prompt, generation).await;
+            checked += 1;
+        }
+        engine.set_agents(1).await.unwrap();
+        wait("emptying", || engine.status().agents.iter().all(|a| a.request.is_none()) && engine.status().queued == 0);
+        let status = engine.status();
+        println!(
+            "seed {seed}: {checked} texts equal, {dropped} cancelled, {} tokens computed and {} reused of the prompts",
+            status.prompt_tokens_computed, status.prompt_tokens_cached
+        );
+        assert!(status.prompt_tokens_cached > 0);
+        engine.forget(None).await.unwrap();
+        assert_eq!(engine.status().pages_free, 24, "pages leaked");
+    }
+}
+
+/// Compares a finished request with the same prompt on an engine that runs nothing else and remembers nothing.
+async fn check(
+    alone: &openjet_engine::engine::Engine,
+    expected: &mut HashMap<Vec<u32>, Vec<u32>>,
+    prompt: Vec<u32>,
+    generation: Generation,
+) {
+    let (text, finished) = tokio::task::spawn_blocking(|| finish(generation)).await.unwrap();
+    assert_eq!(finished.reason, FinishReason::Length);
+    if !expected.contains_key(&prompt) {
+        alone.forget(None).await.unwrap();
+        let generation = alone.submit(request(&prompt, text.len() as u32)).unwrap();
+        let (text, _) = tokio::task::spawn_blocking(|| finish(generation)).await.unwrap();
+        expected.insert(prompt.clone(), text);
+    }
+    assert_eq!(text, expected[&prompt], "the text of a prompt of {} tokens", prompt.len());
+}
