@@ -1,6 +1,6 @@
 //! Compiles the device code to one fatbin, if nvcc is found; without it the crate is built without CUDA and says so.
 //!
-//! nvcc is looked for in `$OPENJET_NVCC`, `.tools/cuda` (where `cargo xtask kernels` puts it), `$CUDA_HOME` and `$PATH`.
+//! nvcc is looked for in `$OPENJET_NVCC`, `.tools/cuda` (where `cargo xtask setup nvcc` puts it), `$CUDA_HOME` and `$PATH`.
 //! `$OPENJET_CUDA_ARCHS` restricts the architectures (`90a` or `80,86`) for quick builds, or is `none` to leave CUDA out. The
 //! registers and spills of every kernel and function are written to `$OUT_DIR/kernels.txt`; spills beyond what a call saves
 //! fail the build.
@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some(nvcc) => build_fatbin(&nvcc, &out),
         None => {
             println!(
-                "cargo:warning=no nvcc found: built without CUDA (run `cargo xtask kernels`, or set OPENJET_NVCC)"
+                "cargo:warning=no nvcc found: built without CUDA (run `cargo xtask setup nvcc`, or set OPENJET_NVCC)"
             );
             Ok(())
         }

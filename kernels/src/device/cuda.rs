@@ -41,7 +41,7 @@ impl std::str::FromStr for Selector {
 pub enum DeviceProblem {
     /// Built where there was no nvcc.
     #[error(
-        "this build has no CUDA code: it was made where no nvcc was found (run `cargo xtask kernels` and build again)"
+        "this build has no CUDA code: it was made where no nvcc was found (run `cargo xtask setup nvcc` and build again)"
     )]
     NoKernels,
     /// No libcuda.

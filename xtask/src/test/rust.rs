@@ -38,6 +38,8 @@ pub(super) fn fuzz(log: &Log) -> Result<Report> {
     if !manifest.exists() {
         return Ok(Report::Skipped("there is no folder fuzz".into()));
     }
-    log.run(sh::cargo().args(["check", "--locked", "--manifest-path"]).arg(manifest))?;
+    log.run(
+        sh::cargo().args(["check", "--locked", "--target-dir"]).arg(env::target()).arg("--manifest-path").arg(manifest),
+    )?;
     Ok(Report::passed())
 }
