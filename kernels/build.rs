@@ -9,6 +9,7 @@ use std::env;
 use std::error::Error;
 use std::ffi::OsStr;
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -104,11 +105,7 @@ fn build_fatbin(nvcc: &Path, out: &Path) -> Result<(), Box<dyn Error>> {
     if archs.split(',').any(|arch| arch.trim() == lowest.to_string()) {
         command.arg("-gencode").arg(format!("arch=compute_{lowest},code=compute_{lowest}"));
     }
-    let done = command.output()?;
-    let log = String::from_utf8_lossy(&done.stderr);
-    if !done.status.success() {
-        return Err(format!("{} failed:\n{log}{}", nvcc.display(), String::from_utf8_lossy(&done.stdout)).into());
-    }
+    let log = compile(&mut command, &fatbin, out)?;
     let report = report(&log);
     fs::write(out.join("kernels.txt"), &report)?;
     fs::write(out.join("nvcc.log"), log.as_bytes())?;
@@ -118,6 +115,48 @@ fn build_fatbin(nvcc: &Path, out: &Path) -> Result<(), Box<dyn Error>> {
     }
     println!("cargo:rustc-cfg=has_fatbin");
     println!("cargo:rustc-env=OPENJET_CUDA_ARCHS_BUILT={archs}");
+    Ok(())
+}
+
+/// Runs nvcc and returns what it says of each kernel. Cargo runs this script once for each profile and set of features,
+/// and nvcc takes minutes: what it made of the same sources and flags is kept in the target folder and used again.
+fn compile(command: &mut Command, fatbin: &Path, out: &Path) -> Result<String, Box<dyn Error>> {
+    let mut key = DefaultHasher::new();
+    let flags = command.get_args().filter(|arg| *arg != fatbin.as_os_str());
+    flags.chain([command.get_program()]).for_each(|word| word.hash(&mut key));
+    hash_folder(Path::new("cuda"), &mut key)?;
+    // OUT_DIR is target/PROFILE/build/CRATE/out.
+    let target = out.ancestors().nth(4).ok_or("OUT_DIR is not inside a target folder")?;
+    let kept = target.join("openjet-fatbin").join(format!("{:016x}", key.finish()));
+    if let Ok(log) = fs::read_to_string(kept.join("nvcc.log")) {
+        fs::copy(kept.join("openjet.fatbin"), fatbin)?;
+        return Ok(log);
+    }
+    let done = command.output()?;
+    let log = String::from_utf8_lossy(&done.stderr).into_owned();
+    if !done.status.success() {
+        let said = String::from_utf8_lossy(&done.stdout);
+        return Err(format!("{} failed:\n{log}{said}", command.get_program().display()).into());
+    }
+    fs::create_dir_all(&kept)?;
+    fs::copy(fatbin, kept.join("openjet.fatbin"))?;
+    // Written last: it tells that the fatbin is whole.
+    fs::write(kept.join("nvcc.log"), &log)?;
+    Ok(log)
+}
+
+/// Hashes the names and contents of all files in `folder`.
+fn hash_folder(folder: &Path, key: &mut DefaultHasher) -> Result<(), Box<dyn Error>> {
+    let mut paths = fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>, std::io::Error>>()?;
+    paths.sort();
+    for path in paths {
+        path.hash(key);
+        if path.is_dir() {
+            hash_folder(&path, key)?;
+        } else {
+            fs::read(&path)?.hash(key);
+        }
+    }
     Ok(())
 }
 

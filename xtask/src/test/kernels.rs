@@ -4,7 +4,7 @@ use super::counts::Counts;
 use super::{Log, Report, rust};
 use crate::{env, setup, sh};
 use anyhow::{Context, Result, ensure};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Compiles for every architecture; the build itself fails on spilled registers.
@@ -16,14 +16,13 @@ pub(super) fn compile(log: &Log) -> Result<Report> {
     let out = out_dir(&log.text()).context("cargo names no build output of openjet-kernels")?;
     let report = std::fs::read_to_string(out.join("kernels.txt"))
         .with_context(|| format!("no report on the kernels in {}: was nvcc not found?", out.display()))?;
-    let kernels = parse(&report);
-    ensure!(!kernels.is_empty(), "the report on the kernels in {} is empty", out.display());
-    let archs: BTreeSet<&str> = kernels.iter().map(|kernel| kernel.arch).collect();
-    let most = kernels.iter().map(|kernel| kernel.registers).max().unwrap_or_default();
-    let spilled: u64 = kernels.iter().map(|kernel| kernel.spilled).sum();
-    let archs = archs.into_iter().collect::<Vec<_>>().join(" ");
-    let note = format!("{archs}; {most} registers at most, {spilled} bytes spilled; see {}", show(&out));
-    Ok(Report::Ran(Counts { passed: kernels.len() as u64, ..Counts::default() }, note))
+    let facts = parse(&report);
+    ensure!(!facts.is_empty(), "the report on the kernels in {} is empty", out.display());
+    let note = facts
+        .iter()
+        .map(|(arch, Facts { registers, spilled })| format!("{arch} {registers} registers, {spilled} bytes spilled"));
+    let note = format!("{}; see {}", note.collect::<Vec<_>>().join("; "), show(&out));
+    Ok(Report::Ran(Counts { passed: facts.len() as u64, ..Counts::default() }, note))
 }
 
 fn show(out: &Path) -> String {
@@ -51,40 +50,50 @@ fn out_dir(messages: &str) -> Option<PathBuf> {
     Some(PathBuf::from(ours["out_dir"].as_str()?))
 }
 
-/// A kernel as compiled for one architecture.
-#[derive(Debug, PartialEq, Eq)]
-struct Kernel<'a> {
-    arch: &'a str,
+/// What the compiler says of one architecture's code.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Facts {
     registers: u64,
     spilled: u64,
 }
 
-/// Reads lines such as "name sm_90a: 64 registers, 0 spill bytes".
-fn parse(report: &str) -> Vec<Kernel<'_>> {
-    report.lines().filter_map(kernel).collect()
-}
-
-fn kernel(line: &str) -> Option<Kernel<'_>> {
-    let (name, facts) = line.split_once(": ")?;
-    let mut facts = facts.split(", ");
-    let mut number = |unit: &str| facts.next()?.strip_suffix(unit)?.trim().parse().ok();
-    Some(Kernel { arch: name.rsplit(' ').next()?, registers: number("registers")?, spilled: number("spill bytes")? })
+/// Reads lines such as "sm_90a: 128 registers, ..." for a kernel and "sm_90a name: ..., 0 bytes spill stores, ..." for a
+/// function; the most registers and the sum of what is spilled, by architecture.
+fn parse(report: &str) -> BTreeMap<&str, Facts> {
+    let mut all = BTreeMap::<&str, Facts>::new();
+    for (name, said) in report.lines().filter_map(|line| line.split_once(": ")) {
+        let arch = name.split(' ').next().unwrap_or_default();
+        let number =
+            |unit: &str| said.split(", ").find_map(|fact| fact.trim().strip_suffix(unit)?.trim().parse::<u64>().ok());
+        if let Some(registers) = number("registers") {
+            let facts = all.entry(arch).or_default();
+            facts.registers = facts.registers.max(registers);
+        }
+        if let Some(spilled) = number("bytes spill stores") {
+            all.entry(arch).or_default().spilled += spilled;
+        }
+    }
+    all
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Kernel, out_dir, parse};
+    use super::{Facts, out_dir, parse};
+    use std::collections::BTreeMap;
     use std::path::PathBuf;
 
     #[test]
     fn the_report_on_kernels_is_read() {
-        let report =
-            "step_kernel sm_90a: 128 registers, 0 spill bytes\nnoise\nother sm_80: 7 registers, 12 spill bytes\n";
-        let expected = [
-            Kernel { arch: "sm_90a", registers: 128, spilled: 0 },
-            Kernel { arch: "sm_80", registers: 7, spilled: 12 },
-        ];
-        assert_eq!(parse(report), expected);
+        let report = "sm_80 step: 8 bytes stack frame, 12 bytes spill stores, 16 bytes spill loads
+sm_80: 96 registers, used 1 barriers
+sm_80: 128 registers
+noise
+sm_90a step: 0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+sm_90a: 64 registers
+";
+        let expected =
+            [("sm_80", Facts { registers: 128, spilled: 12 }), ("sm_90a", Facts { registers: 64, spilled: 0 })];
+        assert_eq!(parse(report), BTreeMap::from(expected));
     }
 
     #[test]
