@@ -9,7 +9,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
-from conftest import Daemon
+from daemon import Daemon
 
 
 def wait(browser, condition, seconds=20):

@@ -44,7 +44,7 @@ pub(crate) fn Summary(feed: Feed) -> impl IntoView {
                 <dd id="tokens-generated">{text(|status| format::count(status.tokens_generated))}</dd>
             </div>
             <div>
-                <dt>"prompt from cache"</dt>
+                <dt>"from cache"</dt>
                 <dd id="cached">
                     {text(|status| {
                         let cached = status.prompt_tokens_cached;

@@ -40,7 +40,7 @@ fn pytest(log: &Log, folder: &str) -> Result<Report> {
     let bin = setup::python::install()?;
     log.run(sh::cargo().args(["build", "--locked", "--package", "openjetd", "--package", "openjetctl"]))?;
     let mut pytest = sh::cmd(bin.join("python"));
-    pytest.args(["-B", "-m", "pytest", "-p", "no:cacheprovider", "-v", folder]);
+    pytest.args(["-B", "-m", "pytest", "-c", "tests/pytest.ini", "-p", "no:cacheprovider", "-v", folder]);
     pytest.env("OPENJETD", env::target().join("debug/openjetd"));
     pytest.env("OPENJETCTL", env::target().join("debug/openjetctl"));
     rust::counted(log, &mut pytest)
