@@ -27,7 +27,7 @@ pub(crate) fn AgentCard(feed: Feed, id: usize) -> impl IntoView {
             </div>
             <p class="rate">
                 <strong class="number">{text(|agent| format::rate(agent.tokens_per_second))}</strong>
-                " tokens/s"
+                {text(|agent| if agent.state == AgentState::Idle { " tokens/s, last request" } else { " tokens/s" }.to_owned())}
             </p>
             <Spark values=past width=300 />
             <Bar label="Context" part=of(|agent| agent.context_tokens) whole=of(|agent| agent.context_limit) />
@@ -37,7 +37,7 @@ pub(crate) fn AgentCard(feed: Feed, id: usize) -> impl IntoView {
                 <dd>{text(|agent| format::share(agent.cached_tokens as u64, agent.prompt_tokens as u64))}</dd>
                 <dt>"Drafts accepted"</dt>
                 <dd>{text(drafts)}</dd>
-                <dt>"by position"</dt>
+                <dt>"at positions 1 to 4"</dt>
                 <dd>{text(drafts_by_place)}</dd>
                 <dt>"Written"</dt>
                 <dd>{text(|agent| format::count(agent.generated_tokens as u64))}</dd>
@@ -71,6 +71,7 @@ fn drafts(agent: &AgentStatus) -> String {
 
 fn drafts_by_place(agent: &AgentStatus) -> String {
     let places = agent.drafts_offered.iter().zip(&agent.drafts_accepted).filter(|(offered, _)| **offered > 0);
-    let shares: Vec<String> = places.map(|(&offered, &accepted)| format::share(accepted, offered)).collect();
+    // No more than a line holds: cards must not grow while one reads them.
+    let shares: Vec<String> = places.take(4).map(|(&offered, &accepted)| format::share(accepted, offered)).collect();
     if shares.is_empty() { "–".to_owned() } else { shares.join(" · ") }
 }

@@ -1,7 +1,7 @@
 //! The daemon's snapshots over a WebSocket: kept open, opened anew when lost, and watched for silence.
 
 use leptos::prelude::*;
-use openjet_proto::EngineStatus;
+use openjet_proto::{AgentState, AgentStatus, EngineStatus};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -91,7 +91,7 @@ impl Feed {
                 if past.len() == HISTORY {
                     past.pop_front();
                 }
-                past.push_back(agent.tokens_per_second);
+                past.push_back(rate(agent));
             }
         });
         self.status.set(Some(status));
@@ -108,6 +108,11 @@ impl Feed {
             self.link.set(Link::Stale);
         }
     }
+}
+
+/// Tokens per second right now: an agent that doesn't write keeps the figure of its last request.
+pub(crate) fn rate(agent: &AgentStatus) -> f64 {
+    if agent.state == AgentState::Decode { agent.tokens_per_second } else { 0.0 }
 }
 
 /// Where the snapshots come from.

@@ -1,6 +1,6 @@
 //! The engine as a whole.
 
-use crate::feed::{Feed, Link};
+use crate::feed::{Feed, Link, rate};
 use crate::format;
 use crate::meter::Bar;
 use leptos::prelude::*;
@@ -33,7 +33,7 @@ pub(crate) fn Summary(feed: Feed) -> impl IntoView {
         <dl class="totals">
             <div>
                 <dt>"tokens/s"</dt>
-                <dd id="total-rate">{text(|status| format::rate(status.agents.iter().map(|a| a.tokens_per_second).sum()))}</dd>
+                <dd id="total-rate">{text(|status| format::rate(status.agents.iter().map(rate).sum()))}</dd>
             </div>
             <div>
                 <dt>"waiting"</dt>
