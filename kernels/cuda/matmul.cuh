@@ -163,22 +163,23 @@ template <class T> struct Streamed {
 struct MatmulPart {
     const char* weights;
     float* y;
-    int column_tiles, tile0, tile1, piece0, piece1, outputs, stride, rows, row_tiles;
+    int column_tiles, tile0, tile1, piece0, piece1, outputs, stride, rows, row_tiles, type;
 };
 
 // What of the input stands in shared memory: column tiles first .. end.
 struct Staged { int first, end; };
 
 __device__ __forceinline__ void stage_input(char* shared, const char* x, int first, int end, int row_tiles, Staged& staged) {
-    if (staged.first <= first && end <= staged.end && staged.first == first) return;
+    const bool here = staged.first == first && staged.end >= end;
     __syncthreads();
+    if (here) return;
     const char* from = x + (size_t)first * row_tiles * FRAGMENT_BYTES;
     const int bytes = (end - first) * row_tiles * FRAGMENT_BYTES;
     for (int i = threadIdx.x * 16; i < bytes; i += THREADS * 16) copy16(shared + i, from + i);
     copy_commit();
     copy_wait<0>();
+    if (threadIdx.x == 0) staged = {first, end};
     __syncthreads();
-    staged = {first, end};
 }
 
 // A warp's walk over its (output tile, piece) items: chunks of pieces that fit in shared memory, in each groups of output tiles
@@ -241,7 +242,7 @@ __device__ __forceinline__ void fetch(Weights& weights, int i, const MatmulPart&
 // `Weights` is Held or Streamed, with `Depth` tiles of a warp in flight: 1 or 2.
 template <class T, class Weights, int N, bool Dynamic, int Depth>
 __device__ __noinline__ void matmul_part(const MatmulPart& part, const char* x, char* smem, int smem_bytes, Staged& staged) {
-    const MatmulPart p = part;
+    const MatmulPart& p = part;
     const int lane = lane_id(), warp = warp_id();
     const int tiles = Dynamic ? p.row_tiles : N;
     const int column_bytes = tiles * FRAGMENT_BYTES, slot_bytes = tiles * 512;
@@ -253,7 +254,8 @@ __device__ __noinline__ void matmul_part(const MatmulPart& part, const char* x, 
     const int slots = (smem_bytes - input_bytes) / slot_bytes;
     float4* products = reinterpret_cast<float4*>(smem + input_bytes);
 
-    Weights weights;
+    // Zeros, so that nothing here is taken to live before the function: that would cost its callers the registers.
+    Weights weights = {};
     Walk ahead;
     ahead.begin(p, chunk_pieces, slots, warp);
     int ahead_tile = 0;
@@ -341,11 +343,16 @@ __device__ __forceinline__ void matmul_part_rows(const MatmulPart& p, const char
     }
 }
 
-__device__ __forceinline__ void op_matmul(const MatmulArgs& args, char* smem, int smem_bytes, int block, int blocks) {
-    const int rows = (int)*args.rows;
-    if (rows == 0) return;
+// What a block does of an op: at most one part for each split of each job.
+constexpr int MAX_SPLITS = 4;
+struct MatmulParts {
+    MatmulPart part[MAX_JOBS * MAX_SPLITS];
+    int count;
+};
+
+// Lists the parts of a block's share. Blocks take equal shares of the bytes, in the order of the jobs.
+__device__ __forceinline__ void list_parts(MatmulParts& parts, const MatmulArgs& args, int rows, int block, int blocks) {
     const int column_tiles = ((int)args.inputs + TILE_K - 1) / TILE_K, pieces = (column_tiles + PIECE_TILES - 1) / PIECE_TILES;
-    // Blocks take equal shares of the bytes, in the order of the jobs.
     uint64_t total = 0;
     for (uint32_t j = 0; j < args.jobs; j++) {
         const MatmulJob& job = args.job[j];
@@ -353,8 +360,7 @@ __device__ __forceinline__ void op_matmul(const MatmulArgs& args, char* smem, in
     }
     const uint64_t from = total * block / blocks, to = total * (block + 1) / blocks;
     uint64_t before = 0;
-    Staged staged = {-1, -1};
-    __syncthreads();
+    parts.count = 0;
     for (uint32_t j = 0; j < args.jobs; j++) {
         const MatmulJob& job = args.job[j];
         const int tiles = ((int)job.outputs + TILE_N - 1) / TILE_N, bytes = tile_bytes(job.type);
@@ -364,28 +370,48 @@ __device__ __forceinline__ void op_matmul(const MatmulArgs& args, char* smem, in
         const int end = bound(to);
         for (int v = bound(from); v < end;) {
             const int split = v / tiles, stop = min(end, (split + 1) * tiles);
-            const MatmulPart p = {job.weights, job.y + split * job.split_stride, column_tiles, v - split * tiles, stop - split * tiles,
-                                  pieces * split / (int)job.splits, pieces * (split + 1) / (int)job.splits, (int)job.outputs,
-                                  (int)job.stride, rows, row_tiles(rows)};
-            switch (job.type) {
-                case W_F32: matmul_part_any<TileF32>(p, args.x, smem, smem_bytes, staged); break;
-                case W_F16: matmul_part_any<TileF16>(p, args.x, smem, smem_bytes, staged); break;
-                case W_Q4_0: matmul_part_any<TileQ4_0>(p, args.x, smem, smem_bytes, staged); break;
-                case W_Q4_1: matmul_part_any<TileQ4_1>(p, args.x, smem, smem_bytes, staged); break;
-                case W_Q5_0: matmul_part_any<TileQ5_0>(p, args.x, smem, smem_bytes, staged); break;
-                case W_Q5_1: matmul_part_any<TileQ5_1>(p, args.x, smem, smem_bytes, staged); break;
-                case W_Q8_0: matmul_part_rows<TileQ8_0, 1>(p, args.x, smem, smem_bytes, staged); break;
-                case W_Q2_K: matmul_part_any<TileQ2_K>(p, args.x, smem, smem_bytes, staged); break;
-                case W_Q3_K: matmul_part_any<TileQ3_K>(p, args.x, smem, smem_bytes, staged); break;
-                case W_Q4_K: matmul_part_rows<TileQ4_K, 2>(p, args.x, smem, smem_bytes, staged); break;
-                case W_Q5_K: matmul_part_rows<TileQ5_K, 2>(p, args.x, smem, smem_bytes, staged); break;
-                case W_Q6_K: matmul_part_rows<TileQ6_K, 2>(p, args.x, smem, smem_bytes, staged); break;
-                case W_IQ4_NL: matmul_part_any<TileIQ4_NL>(p, args.x, smem, smem_bytes, staged); break;
-                default: matmul_part_any<TileIQ4_XS>(p, args.x, smem, smem_bytes, staged);
-            }
+            parts.part[parts.count++] = {job.weights, job.y + split * job.split_stride, column_tiles, v - split * tiles, stop - split * tiles,
+                                         pieces * split / (int)job.splits, pieces * (split + 1) / (int)job.splits, (int)job.outputs,
+                                         (int)job.stride, rows, row_tiles(rows), (int)job.type};
             v = stop;
         }
         before += all;
+    }
+}
+
+__device__ __forceinline__ void op_matmul(const MatmulArgs& args, char* smem, int smem_bytes, int block, int blocks) {
+    const int rows = (int)*args.rows;
+    if (rows == 0) return;
+    MatmulParts& parts = *reinterpret_cast<MatmulParts*>(smem);
+    Staged& staged = *reinterpret_cast<Staged*>(smem + sizeof(MatmulParts));
+    constexpr int HEAD = (sizeof(MatmulParts) + sizeof(Staged) + 127) / 128 * 128;
+    const char* x = args.x;
+    smem += HEAD;
+    smem_bytes -= HEAD;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        list_parts(parts, args, rows, block, blocks);
+        staged = {-1, -1};
+    }
+    __syncthreads();
+    for (int i = 0; i < parts.count; i++) {
+        const MatmulPart& p = parts.part[i];
+        switch (p.type) {
+            case W_F32: matmul_part_any<TileF32>(p, x, smem, smem_bytes, staged); break;
+            case W_F16: matmul_part_any<TileF16>(p, x, smem, smem_bytes, staged); break;
+            case W_Q4_0: matmul_part_any<TileQ4_0>(p, x, smem, smem_bytes, staged); break;
+            case W_Q4_1: matmul_part_any<TileQ4_1>(p, x, smem, smem_bytes, staged); break;
+            case W_Q5_0: matmul_part_any<TileQ5_0>(p, x, smem, smem_bytes, staged); break;
+            case W_Q5_1: matmul_part_any<TileQ5_1>(p, x, smem, smem_bytes, staged); break;
+            case W_Q8_0: matmul_part_rows<TileQ8_0, 1>(p, x, smem, smem_bytes, staged); break;
+            case W_Q2_K: matmul_part_any<TileQ2_K>(p, x, smem, smem_bytes, staged); break;
+            case W_Q3_K: matmul_part_any<TileQ3_K>(p, x, smem, smem_bytes, staged); break;
+            case W_Q4_K: matmul_part_rows<TileQ4_K, 2>(p, x, smem, smem_bytes, staged); break;
+            case W_Q5_K: matmul_part_rows<TileQ5_K, 2>(p, x, smem, smem_bytes, staged); break;
+            case W_Q6_K: matmul_part_rows<TileQ6_K, 2>(p, x, smem, smem_bytes, staged); break;
+            case W_IQ4_NL: matmul_part_any<TileIQ4_NL>(p, x, smem, smem_bytes, staged); break;
+            default: matmul_part_any<TileIQ4_XS>(p, x, smem, smem_bytes, staged);
+        }
     }
 }
 
