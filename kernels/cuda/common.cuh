@@ -66,16 +66,6 @@ __device__ __forceinline__ uint32_t load_weights2(const void* p) {
     return r;
 #endif
 }
-__device__ __forceinline__ uint32_t load_weights1(const void* p) {
-#ifdef OPENJET_HOST
-    return *static_cast<const uint8_t*>(p);
-#else
-    uint32_t r;
-    asm volatile("ld.global.nc.L1::no_allocate.u8 %0,[%1];" : "=r"(r) : "l"(p));
-    return r;
-#endif
-}
-
 // (a & m) | o in one instruction.
 __device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t m, uint32_t o) {
 #ifdef OPENJET_HOST
