@@ -32,9 +32,6 @@ const LARGE_MODEL: u64 = 2 << 30;
 /// Tokens of the pool without a setting, if the model's own limit is not smaller.
 const DEFAULT_POOL: usize = 131_072;
 
-/// Slots beyond the agents at the start, so that there can be more of them later.
-const AGENTS_MAX: usize = 8;
-
 /// Loads what `config` says; `progress` is told what is being done.
 ///
 /// # Errors
@@ -62,7 +59,7 @@ pub fn load(config: &Config, progress: &dyn Fn(String)) -> anyhow::Result<Servin
     let pool = config.ctx.unwrap_or_else(|| model_context.min(DEFAULT_POOL));
     let context = pool.min(model_context);
     let options = BackendOptions {
-        slots: config.agents.max(AGENTS_MAX),
+        slots: config.agents.max(config.agents_max),
         pages: pool.div_ceil(PAGE_TOKENS),
         kv: config.kv,
         draft_max: config.draft,

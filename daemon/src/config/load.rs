@@ -118,6 +118,7 @@ fn check(config: &Config) -> Result<(), ConfigError> {
         }
     };
     within("agents", config.agents as u64, 1, 256)?;
+    within("agents_max", config.agents_max as u64, 1, 256)?;
     within("draft", config.draft as u64, 0, 16)?;
     within("queue", config.queue as u64, 1, 100_000)?;
     within("body_limit_mib", config.body_limit_mib as u64, 1, 1024)?;

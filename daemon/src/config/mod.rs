@@ -35,6 +35,8 @@ pub struct Config {
     pub model: Option<PathBuf>,
     /// Conversations that are worked on at once.
     pub agents: usize,
+    /// Most agents that there can be while the daemon runs; memory for them is taken at the start.
+    pub agents_max: usize,
     /// Address and port of the HTTP API.
     pub listen: String,
     /// Listen on an address that other machines reach, though no key is asked for.
@@ -79,6 +81,7 @@ impl Default for Config {
         Self {
             model: None,
             agents: 4,
+            agents_max: 8,
             listen: "127.0.0.1:18080".to_owned(),
             listen_without_key: false,
             control: None,

@@ -66,9 +66,11 @@ impl Control {
                 tracing::info!(count, "agents set");
                 reply(&AgentCount { count })
             }
-            Err(message) => {
-                refuse(StatusCode::CONFLICT, message, "ask for fewer agents, or restart with a larger --ctx")
-            }
+            Err(message) => refuse(
+                StatusCode::CONFLICT,
+                message,
+                "ask for fewer agents, or restart with a larger setting agents_max",
+            ),
         }
     }
 }

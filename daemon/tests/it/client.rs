@@ -152,6 +152,6 @@ impl Events {
             }
             out.push(serde_json::from_str(&data).unwrap());
         }
-        panic!("the stream ended without [DONE] after {out:?}");
+        panic!("the stream ended without [DONE] after {} events, the last {:?}", out.len(), out.last());
     }
 }

@@ -61,7 +61,7 @@ fn ik_llama_cpp_1929_cancelling_a_waiting_request_harms_no_other() {
     let running = Events::open(
         server.address,
         "/v1/completions",
-        &json!({"prompt": "x", "max_tokens": 300, "ignore_eos": true, "stream": true}),
+        &json!({"prompt": "x", "max_tokens": 60, "ignore_eos": true, "stream": true}),
     );
     let waiting = Events::open(server.address, "/v1/completions", &endless(true));
     wait_for("a queue", || engine(&server)["queued"] == 1);

@@ -27,7 +27,10 @@ impl Drop for Process {
 
 fn command(folder: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_openjetd"));
-    command.args(["--control", folder.join("control.sock").to_str().unwrap(), "--backend", "cpu"]).args(args);
+    command.args(["--control", folder.join("control.sock").to_str().unwrap()]).args(args);
+    if !args.contains(&"--backend") {
+        command.args(["--backend", "cpu"]);
+    }
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("OPENJET_")) {
         command.env_remove(name);
     }
@@ -69,7 +72,7 @@ fn terminate(process: &Process) {
 fn terminated_it_drains_and_exits_with_0() {
     let folder = tempfile::tempdir().unwrap();
     let mut process = spawn(folder.path(), &[]);
-    let body = json!({"prompt": "x", "max_tokens": 400, "ignore_eos": true, "stream": true});
+    let body = json!({"prompt": "x", "max_tokens": 60, "ignore_eos": true, "stream": true});
     let mut events = Events::open(process.address, "/v1/completions", &body);
     events.next().unwrap();
     terminate(&process);
@@ -158,4 +161,24 @@ fn bad_settings_are_said_with_the_fix() {
     assert!(message.contains("/nowhere/x.gguf"), "{message}");
     let message = failure(folder.path(), &["--listen", "127.0.0.1:0", "--model", &path("x.gguf", "GGUF")]);
     assert!(message.contains("x.gguf"), "{message}");
+}
+
+#[test]
+fn a_large_model_is_not_run_on_the_cpu_unasked() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("large.gguf");
+    std::fs::copy(concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/openjet-tiny-Q4_K_M.gguf"), &path).unwrap();
+    // A hole in the file: its size is all that counts here.
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(3 << 30).unwrap();
+    let arguments = ["--listen", "127.0.0.1:0", "--model", path.to_str().unwrap()];
+    // Where there is a usable GPU the model is run on it, so it is hidden.
+    let output = command(folder.path(), &[&arguments[..], &["--backend", "auto"]].concat())
+        .env("CUDA_VISIBLE_DEVICES", "")
+        .output()
+        .unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(message.contains("3.2 GB") && message.contains("--backend cpu"), "{message}");
+    let process = spawn(folder.path(), &arguments[2..]);
+    assert_eq!(get(process.address, "/health").status, 200);
 }
