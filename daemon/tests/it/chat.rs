@@ -223,3 +223,52 @@ fn sessions_keep_their_agent() {
     let slots = get(shared().address, "/slots").json();
     assert!(slots.as_array().unwrap().iter().any(|slot| slot["session"] == "test-session"), "{slots}");
 }
+
+fn tool(name: &str, description: &str, parameter: &str) -> Value {
+    let parameters = json!({"type": "object", "properties": {parameter: {"type": "string"}}, "required": [parameter]});
+    json!({"type": "function", "function": {"name": name, "description": description, "parameters": parameters}})
+}
+
+#[test]
+fn tool_calls_come_whole_and_in_pieces() {
+    let tools = json!([tool("read_file", "Read a file", "path"), tool("run", "Run a shell command", "command")]);
+    let body = json!({"temperature": 0, "max_tokens": 100, "tools": tools, "messages": [
+        {"role": "system", "content": "You are a coding agent."},
+        {"role": "user", "content": "What does src/app/main.py contain?"}]});
+    for extra in [json!({}), json!({"parallel_tool_calls": false})] {
+        let body = with(body.clone(), extra);
+        let answer = ask(&body);
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["finish_reason"], "tool_calls", "{choice}");
+        let message = &choice["message"];
+        assert_eq!(message["content"], Value::Null);
+        assert_eq!(message["reasoning_content"], "I will call read_file.");
+        let calls = message["tool_calls"].as_array().unwrap();
+        assert_eq!(calls.len(), 1);
+        assert_eq!((&calls[0]["type"], &calls[0]["function"]["name"]), (&json!("function"), &json!("read_file")));
+        let arguments: Value = serde_json::from_str(calls[0]["function"]["arguments"].as_str().unwrap()).unwrap();
+        assert_eq!(arguments, json!({"path": "src/app/main.py"}));
+
+        let events = Events::open(shared().address, PATH, &with(body, json!({"stream": true}))).all();
+        let (content, reasoning, finish) = joined(&events);
+        assert_eq!((content.as_str(), reasoning.as_str()), ("", "I will call read_file."));
+        assert_eq!(finish, "tool_calls");
+        let deltas: Vec<&Value> =
+            events.iter().filter_map(|event| event["choices"][0]["delta"]["tool_calls"].get(0)).collect();
+        assert_eq!(deltas[0]["function"]["name"], "read_file");
+        assert!(deltas[0]["id"].as_str().is_some_and(|id| !id.is_empty()));
+        assert!(deltas[1..].iter().all(|delta| delta["index"] == 0 && delta.get("id").is_none()));
+        assert!(deltas.len() > 2, "the arguments came in one piece: {deltas:?}");
+        let joined: String = deltas.iter().filter_map(|delta| delta["function"]["arguments"].as_str()).collect();
+        assert_eq!(serde_json::from_str::<Value>(&joined).unwrap(), arguments);
+    }
+    // A call that is cut off is no call.
+    let short = ask(&with(body.clone(), json!({"max_tokens": 20})));
+    assert_eq!(short["choices"][0]["finish_reason"], "length");
+    assert_eq!(short["choices"][0]["message"].get("tool_calls"), None, "{short}");
+    // With tool_choice none the model is not told of them, and none comes out.
+    let none = ask(&with(body, json!({"tool_choice": "none"})));
+    assert_eq!(none["choices"][0]["message"].get("tool_calls"), None, "{none}");
+    assert_ne!(none["choices"][0]["finish_reason"], "tool_calls");
+    assert!(!text(&none["choices"][0]["message"], "content").contains("tool_call>"), "{none}");
+}
