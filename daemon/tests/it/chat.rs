@@ -114,7 +114,7 @@ fn stop_strings_end_the_text_and_never_leave() {
 #[test]
 fn log_probabilities_belong_to_the_contents_tokens() {
     let base = with(
-        question("Write a function that adds two numbers."),
+        question("Write a Python function `clamp` that does this: Return value limited to the range low to high."),
         json!({"enable_thinking": false, "logprobs": true, "top_logprobs": 3}),
     );
     let plain = ask(&with(base.clone(), json!({"draft": 0})));
