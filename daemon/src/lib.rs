@@ -10,3 +10,4 @@ pub mod log;
 pub mod page;
 pub mod run;
 pub mod serving;
+pub mod unreadable;

@@ -1,5 +1,6 @@
 //! Loads the model and starts the engine on a backend.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use anyhow::{Context, anyhow, bail};
 use openjet_engine::backend::cpu::CpuBackend;
 use openjet_engine::backend::{Backend, BackendOptions};
 use openjet_engine::engine::{Engine, EngineConfig};
-use openjet_engine::gguf::GgufFile;
+use openjet_engine::gguf::{GgufFile, Problem};
 use openjet_engine::model::Model;
 use openjet_engine::step::PAGE_TOKENS;
 use openjet_engine::text::{ChatTemplate, Tokenizer, TokenizerSpec};
@@ -19,6 +20,7 @@ use crate::api::head::now;
 use crate::api::sampling::SamplingDefaults;
 use crate::config::{BackendChoice, Config};
 use crate::serving::Serving;
+use crate::unreadable;
 
 /// The model that ships with the program.
 static SHIPPED: &[u8] = include_bytes!("../../assets/openjet-tiny-Q4_K_M.gguf");
@@ -103,7 +105,10 @@ fn open(path: Option<&Path>, progress: &dyn Fn(String)) -> anyhow::Result<GgufFi
     match path {
         Some(path) => {
             progress(format!("opening {}", path.display()));
-            Ok(GgufFile::open(path)?)
+            GgufFile::open(path).map_err(|error| match &error.problem {
+                Problem::Io(cause) if cause.kind() == ErrorKind::PermissionDenied => anyhow!(unreadable::explain(path)),
+                _ => error.into(),
+            })
         }
         None => {
             progress(format!("opening {SHIPPED_NAME}"));

@@ -60,7 +60,7 @@ pub fn model_name(app: &App, serving: &Serving, asked: Option<String>) -> Result
     match asked {
         Some(name) if app.config.strict_model && name != *own => {
             let message = format!("there is no model `{name}`; the loaded one is `{own}`");
-            Err(ApiError::not_found(message).with_code("model_not_found"))
+            Err(ApiError::not_found(message).with_code("model_not_found").with_param("model"))
         }
         Some(name) => Ok(name),
         None => Ok(own.clone()),

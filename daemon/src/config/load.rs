@@ -36,7 +36,7 @@ pub fn load(cli: &Cli) -> Result<Config, ConfigError> {
         .merge(Env::prefixed("OPENJET_").filter(move |key| keys.iter().any(|k| key == k.as_str())))
         .merge(Serialized::defaults(cli));
     let config: Config = figment.extract().map_err(|e| ConfigError(describe(&e)))?;
-    check(&config)?;
+    check(&config).map_err(|(key, what)| ConfigError(place(figment.find_metadata(key), key) + &what))?;
     Ok(config)
 }
 
@@ -80,11 +80,6 @@ fn keys() -> Vec<String> {
 
 fn describe(error: &figment::Error) -> String {
     let key = error.path.join(".");
-    let place = error.metadata.as_ref().map_or_else(String::new, |meta| match &meta.source {
-        Some(source) => format!("{source}: "),
-        None if meta.name.contains("environment") => format!("environment, OPENJET_{}: ", key.to_uppercase()),
-        None => format!("--{key}: "),
-    });
     let what = match &error.kind {
         Kind::UnknownField(name, known) => match nearest(name, known.iter().copied()) {
             Some(near) => format!("there is no setting `{name}`; did you mean `{near}`?"),
@@ -92,12 +87,26 @@ fn describe(error: &figment::Error) -> String {
         },
         Kind::UnknownVariant(name, known) => format!("`{key}` can't be `{name}`; it is one of {}", known.join(", ")),
         Kind::InvalidType(found, expected) | Kind::InvalidValue(found, expected) if !key.is_empty() => {
+            let expected = match expected.to_string().as_str() {
+                "usize" | "u64" => "a whole number".to_owned(),
+                "a boolean" => "true or false".to_owned(),
+                other => other.to_owned(),
+            };
             format!("`{key}` is {found}, but must be {expected}")
         }
         other if key.is_empty() => other.to_string(),
         other => format!("`{key}`: {other}"),
     };
-    place + &what
+    place(error.metadata.as_ref(), &key) + &what
+}
+
+/// Where the value of `key` stands, as the beginning of a message.
+fn place(metadata: Option<&figment::Metadata>, key: &str) -> String {
+    metadata.map_or_else(String::new, |meta| match &meta.source {
+        Some(figment::Source::File(path)) => format!("{}: ", path.display()),
+        _ if meta.name.contains("environment") => format!("environment, OPENJET_{}: ", key.to_uppercase()),
+        _ => format!("--{key}: "),
+    })
 }
 
 /// The known name nearest to `name`, if it is near at all.
@@ -109,12 +118,13 @@ pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> O
         .map(|(_, k)| k)
 }
 
-fn check(config: &Config) -> Result<(), ConfigError> {
-    let within = |key: &str, value: u64, low: u64, high: u64| {
+/// The first setting out of range, and what is wrong with it.
+fn check(config: &Config) -> Result<(), (&'static str, String)> {
+    let within = |key: &'static str, value: u64, low: u64, high: u64| {
         if (low..=high).contains(&value) {
             Ok(())
         } else {
-            Err(ConfigError(format!("`{key}` is {value}, but must be {low} to {high}")))
+            Err((key, format!("`{key}` is {value}, but must be {low} to {high}")))
         }
     };
     within("agents", config.agents as u64, 1, 256)?;
@@ -191,7 +201,9 @@ mod tests {
             "{}",
             file_error("agents = \"many\"")
         );
-        assert!(file_error("agents = 0").contains("`agents` is 0, but must be 1 to 256"));
+        assert!(file_error("agents = true").ends_with("but must be a whole number"), "{}", file_error("agents = true"));
+        let message = file_error("agents = 0");
+        assert!(message.contains("x.toml: `agents` is 0, but must be 1 to 256"), "{message}");
         assert!(file_error("kv = \"q3\"").contains("one of f32, f16, q8_0, q4_0"), "{}", file_error("kv = \"q3\""));
         assert!(file_error("agents = = 2").contains("x.toml"), "{}", file_error("agents = = 2"));
     }
@@ -202,6 +214,11 @@ mod tests {
             jail.set_env("OPENJET_AGENTS", "few");
             let message = load(&cli(&[])).unwrap_err().to_string();
             assert!(message.contains("OPENJET_AGENTS"), "{message}");
+            jail.set_env("OPENJET_AGENTS", "0");
+            let message = load(&cli(&[])).unwrap_err().to_string();
+            assert!(message.contains("OPENJET_AGENTS: `agents` is 0"), "{message}");
+            let message = load(&cli(&["--agents", "0"])).unwrap_err().to_string();
+            assert!(message.starts_with("--agents: `agents` is 0"), "{message}");
             Ok(())
         });
     }

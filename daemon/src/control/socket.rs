@@ -34,10 +34,7 @@ pub fn bind(path: &Path) -> anyhow::Result<(UnixListener, ControlSocket)> {
     let shown = path.display();
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     make_folder(folder).with_context(|| {
-        format!(
-            "the control socket's folder {} could not be made; choose another place with --control",
-            folder.display()
-        )
+        format!("the control socket's folder {} can't be used; choose another place with --control", folder.display())
     })?;
     let _lock = lock(folder).with_context(|| format!("the folder {} could not be locked", folder.display()))?;
     match fs::symlink_metadata(path) {

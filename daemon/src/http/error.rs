@@ -45,9 +45,7 @@ impl ApiError {
 
     /// 400: a field can't be served; `param` is its path, as in `messages[2].content`.
     pub fn param(param: impl Into<String>, message: impl Into<String>) -> Self {
-        let mut error = Self::bad_request(message);
-        error.0.param = Some(param.into());
-        error
+        Self::bad_request(message).with_param(param)
     }
 
     /// 404.
@@ -98,6 +96,19 @@ impl ApiError {
     pub fn with_code(mut self, code: &'static str) -> Self {
         self.0.code = Some(code);
         self
+    }
+
+    /// The same about the field at `param`.
+    #[must_use]
+    pub fn with_param(mut self, param: impl Into<String>) -> Self {
+        self.0.param = Some(param.into());
+        self
+    }
+
+    /// The same, and an overflow is one of the field at `param`.
+    #[must_use]
+    pub fn overflow_of(self, param: impl Into<String>) -> Self {
+        if self.0.overflow.is_some() { self.with_param(param) } else { self }
     }
 
     /// The HTTP status.

@@ -65,8 +65,10 @@ fn llama_cpp_17572_overflow_is_400_with_both_numbers() {
     for stream in [false, true] {
         let chat = json!({"messages": [{"role": "user", "content": long}], "stream": stream});
         let completion = json!({"prompt": vec![1; context as usize + 1], "stream": stream});
-        for (path, body) in [("/v1/chat/completions", chat), ("/v1/completions", completion)] {
+        let endpoints = [("/v1/chat/completions", chat, "messages"), ("/v1/completions", completion, "prompt")];
+        for (path, body, param) in endpoints {
             let error = check(&post(address, path, &body), 400);
+            assert_eq!(error["param"], param);
             assert_eq!(error["code"], "context_length_exceeded");
             assert_eq!(error["type"], "exceed_context_size_error");
             assert_eq!(error["n_ctx"], context);

@@ -108,6 +108,52 @@ fn what_does_not_end_in_time_is_cut() {
     assert_eq!(process.child.wait().unwrap().code(), Some(0));
 }
 
+/// A service runs as a user of its own, who often may not enter the folder that a model was downloaded to.
+#[test]
+fn a_model_that_may_not_be_read_is_explained() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+
+    let folder = tempfile::tempdir().unwrap();
+    let mode = |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    let closed = folder.path().join("closed");
+    let model = closed.join("x.gguf");
+    std::fs::create_dir(&closed).unwrap();
+    std::fs::write(&model, "GGUF").unwrap();
+    mode(folder.path(), 0o777);
+    // Root may read everything; another user runs a copy of the program that it can reach.
+    let program = folder.path().join("openjetd");
+    assert!(Command::new("cp").args([Path::new(env!("CARGO_BIN_EXE_openjetd")), &program]).status().unwrap().success());
+    let root = rustix::process::geteuid().is_root();
+    let said = |uid: u32| {
+        let mut command = Command::new(&program);
+        let control = folder.path().join("run/control.sock");
+        command.arg("--control").arg(control).args(["--listen", "127.0.0.1:0", "--model"]).arg(&model);
+        if root {
+            command.uid(uid).gid(uid);
+        }
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let uid = if root { 65534 } else { rustix::process::geteuid().as_raw() };
+
+    mode(&model, 0o000);
+    let message = said(uid);
+    let file = model.display();
+    assert!(
+        message.contains(&format!("user {uid} may not read {file}; allow it with `chmod o+r {file}`")),
+        "{message}"
+    );
+
+    mode(&closed, 0o600);
+    let message = said(uid);
+    mode(&closed, 0o700);
+    let closed = closed.display();
+    assert!(message.contains(&format!("{file}: can't be read: user {uid} may not enter {closed}; ")), "{message}");
+    assert!(message.contains(&format!("`chmod o+x {closed}`")), "{message}");
+}
+
 #[test]
 fn one_line_is_logged_for_each_request() {
     let folder = tempfile::tempdir().unwrap();

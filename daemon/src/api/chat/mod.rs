@@ -49,7 +49,7 @@ pub async fn answer(app: &Arc<App>, request: Request<Incoming>) -> Result<Respon
         session,
         generation_prompt_at: prompt.generation_prompt_at,
     };
-    let mut answer = Answer::submit(app, &serving, request, writer)?;
+    let mut answer = Answer::submit(app, &serving, request, writer).map_err(|error| error.overflow_of("messages"))?;
     if chat.generate.stream {
         let source = ChatStream::new(answer, head, serving, token_ids, chat.generate.include_usage);
         return Ok(sse::response(source, Duration::from_secs(app.config.ping_s)));
