@@ -82,7 +82,7 @@ OpenJet is ready (stop it with Ctrl-C).
 
 Try it:
   curl -N http://{address}/v1/chat/completions -H 'Content-Type: application/json' \\
-    -d '{{\"stream\": true, \"max_tokens\": 400, \"messages\": [{{\"role\": \"user\", \"content\": \"Write a Python function that reverses a string.\"}}]}}'
+    -d '{{\"stream\": true, \"temperature\": 0, \"messages\": [{{\"role\": \"user\", \"content\": \"Write a Python function `add` that does this: Return the sum of two numbers.\"}}]}}'
 ",
         ctl = env::target().join("release/openjetctl").display()
     );
