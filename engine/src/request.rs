@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::sampling::SamplingParams;
+use crate::sampling::{SamplingError, SamplingParams};
 use crate::step::Sampled;
 
 /// One text to be continued.
@@ -136,4 +136,20 @@ pub enum RequestError {
         /// Tokens generated before it.
         tokens: usize,
     },
+    /// What the request allows leaves no next token.
+    #[error("no token is allowed after {tokens} tokens: what the request allows excludes all of the vocabulary")]
+    NothingAllowed {
+        /// Tokens generated before it.
+        tokens: usize,
+    },
+}
+
+impl From<(SamplingError, usize)> for RequestError {
+    /// What becomes of a request that has no next token after so many.
+    fn from((error, tokens): (SamplingError, usize)) -> Self {
+        match error {
+            SamplingError::NotFinite => Self::NotFinite { tokens },
+            SamplingError::NothingAllowed => Self::NothingAllowed { tokens },
+        }
+    }
 }

@@ -4,7 +4,7 @@
 //! conversation: a chunk of its prompt, or its newest token followed by draft tokens. How many segments there are, whose
 //! and of what kind is data; the arithmetic of a row never depends on the other rows.
 
-use crate::sampling::SamplingParams;
+use crate::sampling::{SamplingError, SamplingParams};
 
 /// Tokens in one page of the key-value pool. Prompt chunks end, and attention splits, at multiples of it.
 pub const PAGE_TOKENS: usize = 64;
@@ -93,8 +93,8 @@ pub struct SegmentOutput {
     pub tokens: Vec<Sampled>,
     /// What the draft head proposes to follow, at most `draft_depth` tokens.
     pub drafts: Vec<u32>,
-    /// The rows' logits were not finite, or a mask allowed none of them: this conversation can't go on.
-    pub not_finite: bool,
+    /// Why nothing can follow the rows: this conversation can't go on.
+    pub dead_end: Option<SamplingError>,
 }
 
 /// A token that was chosen.

@@ -130,14 +130,21 @@ fn bad_parameters_are_named() {
 #[test]
 fn log_probabilities_are_the_models_own() {
     let logits = [1.0, 3.0, 3.0, -200.0];
-    let found = logprobs(&logits, 0, 3);
+    let found = logprobs(&logits, None, 0, 3);
     let sum: f64 = logits.iter().map(|&l| f64::from(l).exp()).sum();
     let expected = |l: f64| (l - sum.ln()) as f32;
     assert_eq!(found.chosen, expected(1.0));
     assert_eq!(found.top, [(1, expected(3.0)), (2, expected(3.0)), (0, expected(1.0))]);
-    assert_eq!(logprobs(&logits, 3, 0).chosen, expected(-200.0));
-    assert!(logprobs(&logits, 3, 0).top.is_empty());
-    assert_eq!(logprobs(&[1e30, 0.0], 0, 1).chosen, 0.0);
+    assert_eq!(logprobs(&logits, None, 3, 0).chosen, expected(-200.0));
+    assert!(logprobs(&logits, None, 3, 0).top.is_empty());
+    assert_eq!(logprobs(&[1e30, 0.0], None, 0, 1).chosen, 0.0);
+}
+
+#[test]
+fn fillers_of_the_vocabulary_have_no_log_probability() {
+    let found = logprobs(&[1.0, 9.0, 1.0, 50.0], Some(&[0b101]), 0, 4);
+    let half = -std::f32::consts::LN_2;
+    assert_eq!((found.chosen, found.top), (half, vec![(0, half), (2, half)]));
 }
 
 #[test]

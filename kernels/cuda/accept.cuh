@@ -19,9 +19,13 @@ __device__ __forceinline__ void op_sample_accept(const SampleArgs& a, char* smem
         if (threadIdx.x == 0) {
             SegmentResult result = {};
             const RowPick* picks = a.picks + segment.first_row;
-            for (uint32_t i = 0; i < segment.rows && segment.samples; i++) result.not_finite |= picks[i].flags;
-            if (segment.samples && !result.not_finite) {
+            if (segment.samples) {
                 for (uint32_t i = 0; i < segment.rows; i++) {
+                    if (picks[i].flags) {
+                        result = {};
+                        result.flags = picks[i].flags;
+                        break;
+                    }
                     const bool stands = i + 1 < segment.rows && picks[i].accept;
                     result.token = stands ? rows[i + 1].token : picks[i].token;
                     if (!stands || i + 1 >= segment.budget || ends_text(a.table, segment, result.token)) break;
@@ -34,7 +38,7 @@ __device__ __forceinline__ void op_sample_accept(const SampleArgs& a, char* smem
                 slot.pending = result.accepted + 1;
                 slot.parity ^= 1;
             }
-            const bool drafts = segment.samples && !result.not_finite && segment.draft_depth > 0 && !ends_text(a.table, segment, result.token);
+            const bool drafts = segment.samples && !result.flags && segment.draft_depth > 0 && !ends_text(a.table, segment, result.token);
             a.draft_rows[n] = {result.token, segment.position + result.accepted + 1, n, drafts ? ROW_DRAFT : ROW_IDLE};
             a.result->segment[n] = result;
             accepted_rows = result.accepted;
@@ -67,7 +71,7 @@ __device__ __forceinline__ void op_sample_logprobs(const SampleArgs& a, char* sm
         const Segment& segment = a.table.segments()[row.segment];
         const SegmentResult& result = a.result->segment[row.segment];
         const uint32_t j = r - segment.first_row;
-        if (segment.logprobs == 0 || result.not_finite || j > result.accepted) continue;
+        if (segment.logprobs == 0 || result.flags || j > result.accepted) continue;
         const SliceStats* stats = a.stats + (uint64_t)r * count;
         const float* logits = a.logits + (uint64_t)r * a.vocab;
         float max = -INFINITY;
@@ -82,7 +86,8 @@ __device__ __forceinline__ void op_sample_logprobs(const SampleArgs& a, char* sm
         __syncthreads();
         const uint32_t wanted = min(segment.logprobs - 1, min(MAX_TOP_LOGPROBS, a.vocab));
         RowLogprobs& out = a.result->logprobs[r];
-        for (uint32_t n = 0; n < wanted; n++) {
+        uint32_t listed = 0;
+        for (; listed < wanted; listed++) {
             float value = -INFINITY;
             uint32_t token = 0xffffffffu;
             if (t < count) {
@@ -90,16 +95,18 @@ __device__ __forceinline__ void op_sample_logprobs(const SampleArgs& a, char* sm
                 token = s.token[t];
             }
             block_best(value, token, s.values, s.tokens);
+            // There are no more usable tokens.
+            if (!(value > -INFINITY)) break;
             if (t == 0) {
-                out.token[n] = token;
-                out.logprob[n] = value - max - log_sum;
+                out.token[listed] = token;
+                out.logprob[listed] = value - max - log_sum;
             }
             // The slice's next best.
             const uint32_t slice = token / SLICE, end = min((slice + 1) * SLICE, a.vocab);
             float next = -INFINITY;
             uint32_t next_token = 0xffffffffu;
             for (uint32_t i = slice * SLICE + t; i < end; i += THREADS)
-                if (better(value, token, logits[i], i) && better(logits[i], i, next, next_token)) {
+                if (is_usable(a, i) && better(value, token, logits[i], i) && better(logits[i], i, next, next_token)) {
                     next = logits[i];
                     next_token = i;
                 }
@@ -113,7 +120,7 @@ __device__ __forceinline__ void op_sample_logprobs(const SampleArgs& a, char* sm
         if (t == 0) {
             const uint32_t chosen = j < result.accepted ? a.table.rows()[r + 1].token : result.token;
             out.chosen = logits[chosen] - max - log_sum;
-            out.alternatives = wanted;
+            out.alternatives = listed;
         }
         __syncthreads();
     }

@@ -1,6 +1,6 @@
 // From logits to tokens: what engine/src/sampling says, over rows and slices of the vocabulary.
 //
-// op_sample_adjust    for each (row, slice): penalties, bias and mask; the slice's maximum
+// op_sample_adjust    for each (row, slice): penalties, bias, mask and usable tokens; the slice's maximum
 // op_sample_weigh     for each (row, slice), where a token is drawn: the slice's weight and its likely tokens
 // op_sample_pick      for each row: filters, accept test for the draft behind it, the token chosen instead (pick.cuh)
 // op_sample_accept    for each segment: how many drafts stand, and what comes next (accept.cuh)
@@ -33,7 +33,7 @@ struct SliceStats {
     // Of the adjusted logits; the lowest id among equals.
     float max;
     uint32_t best;
-    // Of the logits as they came: maximum, its lowest id, and the sum of e^(logit - maximum).
+    // Of the usable tokens' logits as they came: maximum, its lowest id, and the sum of e^(logit - maximum).
     float raw_max;
     uint32_t raw_best;
     float raw_sum;
@@ -97,13 +97,15 @@ struct SampleArgs {
     float* draft_hidden;
     // The draft head's rows, written by op_sample_accept.
     Row* draft_rows;
+    // Tokens that may ever be chosen or listed, as a bit set; null where all may.
+    const uint32_t* usable;
     uint32_t vocab;
     // NO_DRAFT, or which draft the rows propose.
     uint32_t draft;
     uint32_t draft_max;
     uint32_t hidden_width;
 };
-static_assert(sizeof(SampleArgs) == 128);
+static_assert(sizeof(SampleArgs) == 136);
 constexpr uint32_t NO_DRAFT = 0xffffffffu;
 
 // The rows of this pass: those of the table, or the draft head's, of which row s belongs to segment s.
@@ -116,6 +118,10 @@ __device__ __forceinline__ uint32_t slices(const SampleArgs& a) { return (a.voca
 
 __device__ __forceinline__ bool samples(const SampleArgs& a, const Row& row) {
     return (row.kind == ROW_DECODE || row.kind == ROW_PROMPT_LAST || row.kind == ROW_DRAFT) && a.table.segments()[row.segment].samples;
+}
+
+__device__ __forceinline__ bool is_usable(const SampleArgs& a, uint32_t token) {
+    return !a.usable || (a.usable[token / 32] >> (token % 32) & 1);
 }
 
 // Where a row's adjusted logits are.
@@ -226,6 +232,7 @@ __device__ __forceinline__ void op_sample_adjust(const SampleArgs& a, char* smem
             const uint32_t token = begin + t + i * THREADS;
             raw[i] = token < end ? logits[token] : -INFINITY;
             if (token < end && !(fabsf(raw[i]) < INFINITY)) bad = 1;
+            if (token < end && !is_usable(a, token)) raw[i] = -INFINITY;
             if (better(raw[i], token, stats.raw_max, stats.raw_best)) {
                 stats.raw_max = raw[i];
                 stats.raw_best = token;
@@ -285,7 +292,7 @@ __device__ __forceinline__ void op_sample_adjust(const SampleArgs& a, char* smem
             block_best(stats.raw_max, stats.raw_best, s.values, s.tokens);
             float sum = 0.0f;
 #pragma unroll
-            for (int i = 0; i < 8; i++) sum += expf(raw[i] - stats.raw_max);
+            for (int i = 0; i < 8; i++) sum += raw[i] > -INFINITY ? expf(raw[i] - stats.raw_max) : 0.0f;
             __syncthreads();
             stats.raw_sum = block_sum(sum, s.values);
         }

@@ -107,7 +107,8 @@ struct SegmentResult {
     // The newly chosen token.
     uint32_t token;
     uint32_t drafts;
-    uint32_t not_finite;
+    // RowFlag of the row after which no token can follow.
+    uint32_t flags;
     uint32_t draft[MAX_DRAFTS];
 };
 

@@ -238,6 +238,7 @@ pub struct SampleArgs {
     pub pending_hidden: u64,
     pub draft_hidden: u64,
     pub draft_rows: u64,
+    pub usable: u64,
     pub vocab: u32,
     pub draft: u32,
     pub draft_max: u32,
@@ -256,7 +257,7 @@ mod tests {
         assert_eq!(size_of::<DeltaArgs>(), 160);
         assert_eq!(size_of::<SettleArgs>(), 48);
         assert_eq!(size_of::<SlotState>(), 16);
-        assert_eq!(size_of::<SampleArgs>(), 128);
+        assert_eq!(size_of::<SampleArgs>(), 136);
     }
 
     #[test]

@@ -229,8 +229,8 @@ fn does_not_fit(plan: &MemoryPlan, free: usize) -> String {
 /// A segment's outcome, from what the device reports for entry `n` of its table.
 fn output(segment: &Segment<'_>, n: usize, first_row: usize, result: &StepResult) -> SegmentOutput {
     let entry = &result.segment[n];
-    if entry.not_finite != 0 {
-        return SegmentOutput { not_finite: true, ..SegmentOutput::default() };
+    if let Some(error) = entry.error() {
+        return SegmentOutput { dead_end: Some(error), ..SegmentOutput::default() };
     }
     let accepted = (entry.accepted as usize).min(segment.tokens.len() - 1);
     let wanted = segment.sample.as_ref().is_some_and(|spec| spec.params.logprobs.is_some());
@@ -242,7 +242,7 @@ fn output(segment: &Segment<'_>, n: usize, first_row: usize, result: &StepResult
             .map(|(i, token)| Sampled { token, logprobs: wanted.then(|| (&result.logprobs[first_row + i]).into()) })
             .collect(),
         drafts: entry.draft.iter().copied().take(entry.drafts as usize).collect(),
-        not_finite: false,
+        dead_end: None,
     }
 }
 

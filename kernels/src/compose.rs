@@ -311,6 +311,7 @@ impl Composer<'_> {
             pending_hidden: self.at(Work::PendingHidden),
             draft_hidden: self.at(Work::DraftHidden),
             draft_rows: self.at(Work::DraftRows),
+            usable: self.weights.usable,
             vocab: self.shape.config.vocab as u32,
             draft,
             draft_max: self.shape.draft_max as u32,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytemuck::{Pod, Zeroable};
-use openjet_engine::sampling::SamplingParams;
+use openjet_engine::sampling::{SamplingError, SamplingParams};
 use openjet_engine::step::{DraftSource, Logprobs, MAX_DECODE_ROWS, SampleSpec, Segment, SegmentKind};
 
 /// Most segments of a step.
@@ -135,10 +135,27 @@ pub struct SegmentResult {
     pub token: u32,
     /// Drafts proposed to follow it.
     pub drafts: u32,
-    /// 1 where the rows' logits were not finite; nothing else counts then.
-    pub not_finite: u32,
+    /// [`FLAG_NOT_FINITE`] or [`FLAG_NOTHING_ALLOWED`] where no token can follow; nothing else counts then.
+    pub flags: u32,
     /// The proposals.
     pub draft: [u32; MAX_DRAFTS],
+}
+
+/// A logit of a row is not finite.
+pub const FLAG_NOT_FINITE: u32 = 1;
+/// No token may follow a row.
+pub const FLAG_NOTHING_ALLOWED: u32 = 2;
+
+impl SegmentResult {
+    /// Why the segment can't go on.
+    #[must_use]
+    pub fn error(&self) -> Option<SamplingError> {
+        match self.flags {
+            0 => None,
+            FLAG_NOTHING_ALLOWED => Some(SamplingError::NothingAllowed),
+            _ => Some(SamplingError::NotFinite),
+        }
+    }
 }
 
 /// Log probabilities of the token that was chosen after a row.

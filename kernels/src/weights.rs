@@ -68,6 +68,8 @@ pub(crate) struct Weights {
     pub(crate) blocks: Vec<DeviceBlock>,
     pub(crate) draft_head: Option<DeviceDraftHead>,
     pub(crate) rope_turns: u64,
+    /// The model's bit set of usable tokens, 0 where all are.
+    pub(crate) usable: u64,
     _buffers: Vec<Buffer>,
 }
 
@@ -223,6 +225,7 @@ impl Weights {
             blocks,
             draft_head,
             rope_turns: uploader.vector(&turns)?,
+            usable: model.usable_tokens.as_ref().map_or(Ok(0), |bits| uploader.vector(bits))?,
             _buffers: uploader.buffers,
         })
     }

@@ -124,7 +124,7 @@ fn step(backend: &mut dyn Backend, talks: &mut [&mut Talk]) -> Vec<SegmentOutput
         .collect();
     let outputs = backend.step(&Step { segments }).unwrap();
     for ((t, rows), output) in talks.iter_mut().zip(&rows).zip(&outputs) {
-        assert!(!output.not_finite);
+        assert_eq!(output.dead_end, None);
         if t.consumed < t.prompt {
             t.consumed += rows.len();
         } else {

@@ -122,7 +122,7 @@ fn run(backend: &mut CudaBackend, chain: &Chain, agents: usize, depth: usize, to
         for (slot, (a, output)) in all.iter_mut().zip(&outputs).enumerate() {
             let setting =
                 || format!("{agents} agents, {depth} drafts, agent {slot}, token {}", a.text.len() - a.prompt);
-            assert!(!output.not_finite, "{}: not finite", setting());
+            assert_eq!(output.dead_end, None, "{}", setting());
             if !first {
                 // What was accepted is what the list says: the drafts up to the first wrong one.
                 let mut before = a.text[a.text.len() - 1];

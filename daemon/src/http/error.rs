@@ -170,6 +170,7 @@ impl From<RequestError> for ApiError {
             }
             RequestError::Unavailable(_) => Self::unavailable(message, 5),
             RequestError::NotFinite { .. } => Self::internal(message).with_code("not_finite"),
+            RequestError::NothingAllowed { .. } => Self::internal(message).with_code("nothing_allowed"),
         }
     }
 }

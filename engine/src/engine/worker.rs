@@ -228,15 +228,11 @@ impl Worker {
 
     fn apply(&mut self, part: &Part, output: SegmentOutput) -> Result<(), BackendError> {
         let agent = &mut self.agents[part.agent];
-        if output.not_finite {
+        if let Some(error) = output.dead_end {
             let tokens = agent.facts.generated;
-            tracing::error!(
-                agent = agent.slot,
-                tokens,
-                "the model's output is not finite; the conversation is dropped"
-            );
+            tracing::error!(agent = agent.slot, tokens, "{error}; the conversation is dropped");
             if let Some(run) = agent.run.take() {
-                run.send(Event::Failed(RequestError::NotFinite { tokens }));
+                run.send(Event::Failed(RequestError::from((error, tokens))));
             }
             self.totals.requests_finished += 1;
             forget(agent, &mut self.pages);

@@ -20,8 +20,8 @@ pub enum SamplingError {
     /// A logit is NaN or infinite.
     #[error("the logits are not finite")]
     NotFinite,
-    /// The mask allows no token of the vocabulary.
-    #[error("the mask allows no token")]
+    /// The mask holds no token that the vocabulary has.
+    #[error("no token is allowed")]
     NothingAllowed,
 }
 
@@ -126,11 +126,16 @@ fn adjust<'a>(logits: &'a [f32], params: &SamplingParams, history: &History, mas
         }
     }
     if let Some(mask) = mask {
-        for (id, logit) in logits.to_mut().iter_mut().enumerate() {
-            if mask.get(id / 32).is_none_or(|word| word >> (id % 32) & 1 == 0) {
-                *logit = f32::NEG_INFINITY;
-            }
-        }
+        forbid(logits.to_mut(), mask);
     }
     logits
+}
+
+/// Takes tokens that a bit set doesn't hold out of the running.
+pub(super) fn forbid(logits: &mut [f32], allowed: &[u32]) {
+    for (id, logit) in logits.iter_mut().enumerate() {
+        if allowed.get(id / 32).is_none_or(|word| word >> (id % 32) & 1 == 0) {
+            *logit = f32::NEG_INFINITY;
+        }
+    }
 }

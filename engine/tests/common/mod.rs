@@ -267,7 +267,7 @@ impl Conversation {
             let rows: Vec<u32> = text.last().into_iter().chain(&drafts).copied().collect();
             let kind = SegmentKind::Decode(DraftSource::Head);
             let output = self.run(backend, &rows, kind, Some(&choice), &mut Seen::default());
-            assert!(!output.not_finite);
+            assert_eq!(output.dead_end, None);
             tally.add(drafts.len(), output.accepted);
             text.extend(output.tokens.iter().map(|t| t.token));
             drafts = output.drafts;

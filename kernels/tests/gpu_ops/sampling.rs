@@ -1,7 +1,7 @@
 //! Sampling, accept test, log probabilities and drafts, against the engine's sampler.
 
 use openjet_engine::sampling::{
-    Distribution, History, Purpose, SamplingParams, Verdict, all_finite, logprobs, residual, uniform, verify,
+    Distribution, History, Purpose, SamplingError, SamplingParams, Verdict, logprobs, residual, uniform, verify,
 };
 use openjet_engine::step::{DraftSource, Logprobs, SampleSpec, Segment, SegmentKind};
 use openjet_kernels::args::{
@@ -44,7 +44,7 @@ struct Outcome {
     tokens: Vec<u32>,
     logprobs: Vec<Option<Logprobs>>,
     drafts: Vec<u32>,
-    flags: u32,
+    error: Option<SamplingError>,
 }
 
 /// What the engine's sampler says of a talk. `proposed` are the distributions that its drafts were drawn from; they are
@@ -53,16 +53,18 @@ fn expected(talk: &Talk, proposed: &mut Vec<Distribution>) -> Outcome {
     let mut outcome = Outcome::default();
     let before = std::mem::take(proposed);
     let rows: Vec<&[f32]> = talk.logits.chunks(VOCAB).collect();
-    if !rows.iter().all(|row| all_finite(row)) {
-        return Outcome { flags: 1, ..outcome };
-    }
     let mut history = History::new(&talk.params, &talk.prompt, &talk.output);
     let position = position(talk);
     for (j, logits) in rows.iter().enumerate() {
         let at = position + j as u32;
-        let mask = talk.masks.get(j).and_then(|m| m.as_deref());
-        let Ok(p) = Distribution::new(logits, &talk.params, &history, mask) else {
-            return Outcome { flags: 2, ..Outcome::default() };
+        let usable = usable();
+        let mask: Vec<u32> = match talk.masks.get(j).and_then(|m| m.as_deref()) {
+            Some(mask) => mask.iter().zip(&usable).map(|(a, b)| a & b).collect(),
+            None => usable.clone(),
+        };
+        let p = match Distribution::new(logits, &talk.params, &history, Some(&mask)) {
+            Ok(p) => p,
+            Err(error) => return Outcome { error: Some(error), ..Outcome::default() },
         };
         let (token, taken) = match talk.drafts.get(j) {
             None => (p.sample(uniform(talk.params.seed, at, Purpose::Sample)), false),
@@ -76,7 +78,7 @@ fn expected(talk: &Talk, proposed: &mut Vec<Distribution>) -> Outcome {
             }
         };
         outcome.tokens.push(token);
-        outcome.logprobs.push(talk.params.logprobs.map(|n| logprobs(logits, token, n)));
+        outcome.logprobs.push(talk.params.logprobs.map(|n| logprobs(logits, Some(&usable), token, n)));
         history.push(token);
         if !taken || talk.end_tokens.contains(&token) || outcome.tokens.len() >= talk.budget as usize {
             break;
@@ -88,13 +90,22 @@ fn expected(talk: &Talk, proposed: &mut Vec<Distribution>) -> Outcome {
         if talk.end_tokens.contains(&newest) {
             break;
         }
-        let Ok(q) = Distribution::new(logits, &talk.params, &history, None) else { break };
+        let Ok(q) = Distribution::new(logits, &talk.params, &history, Some(&usable())) else { break };
         newest = q.sample(uniform(talk.params.seed, position + (outcome.accepted + 1 + i) as u32, Purpose::Draft));
         history.push(newest);
         outcome.drafts.push(newest);
         proposed.push(q);
     }
     outcome
+}
+
+/// Every token but fillers: the vocabulary's last hundred, and some inside it.
+fn usable() -> Vec<u32> {
+    let mut bits = vec![0; VOCAB.div_ceil(32)];
+    for token in (0..VOCAB - 100).filter(|token| token % 1000 != 999) {
+        bits[token / 32] |= 1 << (token % 32);
+    }
+    bits
 }
 
 /// Position of the token that the first row chooses.
@@ -172,6 +183,7 @@ impl<'a> Device<'a> {
             .collect();
         let most = rows.max(talks.len());
         let hidden = self.machine.upload(&self.hidden);
+        let usable = self.machine.upload(&usable());
         let draft_hidden = self.machine.floats(talks.len() * HIDDEN);
         let adjusted = self.machine.floats(rows * VOCAB);
         let stats = self.machine.alloc(most * slices * STATS_BYTES);
@@ -195,6 +207,7 @@ impl<'a> Device<'a> {
             pending_hidden: at(self.pending_hidden),
             draft_hidden: at(draft_hidden),
             draft_rows: at(draft_rows),
+            usable: at(usable),
             vocab: VOCAB as u32,
             draft: NO_DRAFT,
             draft_max: DRAFTS as u32,
@@ -235,8 +248,8 @@ impl<'a> Device<'a> {
                 &pending[t.slot * HIDDEN..(t.slot + 1) * HIDDEN] == hidden
                     && &start[n * HIDDEN..(n + 1) * HIDDEN] == hidden
             );
-            let outcome = if segment.not_finite > 0 {
-                Outcome { flags: segment.not_finite, ..Outcome::default() }
+            let outcome = if let Some(error) = segment.error() {
+                Outcome { error: Some(error), ..Outcome::default() }
             } else {
                 let rows = first..=first + accepted;
                 Outcome {
@@ -244,7 +257,7 @@ impl<'a> Device<'a> {
                     tokens: t.drafts[..accepted].iter().copied().chain([segment.token]).collect(),
                     logprobs: rows.map(|r| t.params.logprobs.map(|_| Logprobs::from(&result.logprobs[r]))).collect(),
                     drafts: segment.draft[..segment.drafts as usize].to_vec(),
-                    flags: 0,
+                    error: None,
                 }
             };
             first += tokens[n].len();
@@ -266,7 +279,7 @@ fn same(a: &Outcome, b: &Outcome) -> bool {
         (None, None) => true,
         _ => false,
     };
-    (a.accepted, &a.tokens, &a.drafts, a.flags) == (b.accepted, &b.tokens, &b.drafts, b.flags)
+    (a.accepted, &a.tokens, &a.drafts, a.error) == (b.accepted, &b.tokens, &b.drafts, b.error)
         && a.logprobs.len() == b.logprobs.len()
         && a.logprobs.iter().zip(&b.logprobs).all(|(x, y)| alike(x, y))
 }
@@ -338,6 +351,11 @@ fn talks(random: &mut Random, round: u64) -> Vec<Talk> {
         });
     }
     for talk in &mut all {
+        // Fillers have any logits, now and then the highest.
+        for row in talk.logits.chunks_mut(VOCAB).chain(talk.draft_logits.chunks_mut(VOCAB)) {
+            row[VOCAB - 1 - random.below(100)] = 40.0;
+            row[999] = 30.0;
+        }
         // Tokens seen before are likely ones.
         let row = &talk.logits[..VOCAB];
         let mut order: Vec<u32> = (0..VOCAB as u32).collect();
@@ -423,12 +441,31 @@ fn bad_logits_and_empty_masks_are_reported() {
         talks[0].logits[VOCAB - 1] = f32::NAN;
         talks[1].logits[3] = f32::INFINITY;
         talks[2].masks = vec![Some(vec![0; VOCAB.div_ceil(32)])];
+        // Only fillers.
+        talks[5].masks = vec![Some(usable().iter().map(|word| !word).collect())];
         talks[6].masks = vec![Some(vec![0; VOCAB.div_ceil(32)])];
         let mut device = Device::new(machine, &mut random);
         let got = device.step(&talks.iter().collect::<Vec<_>>(), 4);
-        assert_eq!(got.iter().map(|o| o.flags).collect::<Vec<_>>(), [1, 1, 2, 0, 0, 0, 2, 0, 0, 0]);
-        for i in [3, 4, 5, 7, 8, 9] {
+        let errors: Vec<_> = got.iter().enumerate().filter_map(|(i, o)| o.error.map(|e| (i, e))).collect();
+        let (not_finite, nothing) = (SamplingError::NotFinite, SamplingError::NothingAllowed);
+        assert_eq!(errors, [(0, not_finite), (1, not_finite), (2, nothing), (5, nothing), (6, nothing)]);
+        for i in [3, 4, 7, 8, 9] {
             assert!(same(&got[i], &expected(&talks[i], &mut Vec::new())), "request {i} was harmed by others");
         }
+    }
+}
+
+/// What a row says that nobody comes to doesn't end the conversation.
+#[test]
+fn rows_after_a_refused_draft_do_not_count() {
+    for machine in &mut Machine::all() {
+        let mut random = Random::new(8);
+        let mut talk = talks(&mut random, 0).swap_remove(0);
+        let best = expected(&talk, &mut Vec::new()).tokens[0];
+        talk.drafts = vec![best + 1];
+        talk.logits.truncate(VOCAB);
+        talk.logits.extend([f32::NAN; VOCAB]);
+        let got = Device::new(machine, &mut random).step(&[&talk], 2);
+        assert_eq!((got[0].error, &got[0].tokens), (None, &vec![best]));
     }
 }

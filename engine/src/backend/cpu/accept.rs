@@ -48,7 +48,7 @@ pub(super) fn accept(
                 }
             }
         };
-        tokens.push(Sampled { token, logprobs: params.logprobs.map(|n| logprobs(logits, token, n)) });
+        tokens.push(Sampled { token, logprobs: params.logprobs.map(|n| logprobs(logits, usable, token, n)) });
         history.push(token);
         let over = spec.end_tokens.contains(&token) || tokens.len() >= spec.budget as usize;
         if !draft_taken || over {

@@ -160,9 +160,10 @@ impl CpuBackend {
             SegmentKind::Decode(DraftSource::Head) => (&segment.tokens[1..], &self.slots[segment.slot].proposed),
         };
         let first = segment.position + (segment.tokens.len() - logits.len()) as u32 + 1;
-        let Ok(chosen) = accept::accept(spec, logits, drafts, proposed, first, self.model.usable_tokens.as_deref())
-        else {
-            return (SegmentOutput { not_finite: true, ..Default::default() }, None);
+        let usable = self.model.usable_tokens.as_deref();
+        let chosen = match accept::accept(spec, logits, drafts, proposed, first, usable) {
+            Ok(chosen) => chosen,
+            Err(error) => return (SegmentOutput { dead_end: Some(error), ..Default::default() }, None),
         };
         let output = SegmentOutput { accepted: chosen.accepted, tokens: chosen.tokens, ..Default::default() };
         (output, Some(chosen.history))
