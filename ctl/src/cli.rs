@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use openjet_engine::backend::KvType;
+use openjet_kernels::Embedding;
 
 use crate::cards::CARDS;
 
@@ -92,8 +93,11 @@ pub(crate) struct PlanArgs {
     #[arg(value_name = "MODEL")]
     pub(crate) model: PathBuf,
     /// Conversations that are worked on at once
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(crate) agents: u32,
+    /// Most agents that there can be while the daemon runs; memory for them is taken at the start [default: 8]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(crate) agents_max: Option<u32>,
     /// Tokens of the pool that the agents share [default: the model's limit, 131072 at most]
     #[arg(long, value_name = "T", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) ctx: Option<u32>,
@@ -101,17 +105,20 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "TYPE", default_value = "q8_0")]
     pub(crate) kv: Kv,
     /// Deepest draft, in tokens; 0 for none
-    #[arg(long, value_name = "K", default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=8))]
+    #[arg(long, value_name = "K", default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=16))]
     pub(crate) draft: u32,
-    /// Keep the embedding table in host memory
-    #[arg(long)]
-    pub(crate) host_embedding: bool,
-    /// GiB to leave alone, for a display for example
-    #[arg(long, value_name = "GB", default_value_t = 0.0, value_parser = gib)]
-    pub(crate) reserve: f64,
+    /// Where the embedding table lies
+    #[arg(long, value_name = "WHERE", default_value = "auto")]
+    pub(crate) embedding: Place,
+    /// MiB to leave alone [default: 512 where the GPU shows a display, else 0]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(0..=1 << 20))]
+    pub(crate) reserve: Option<u64>,
     /// GiB that the GPU has
     #[arg(long, value_name = "GB", value_parser = gib, conflicts_with = "card")]
     pub(crate) gpu_memory: Option<f64>,
+    /// A GPU of this machine, by index or UUID
+    #[arg(long, value_name = "GPU", conflicts_with_all = ["card", "gpu_memory"])]
+    pub(crate) gpu: Option<String>,
     /// A GPU by its name
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(CARDS.map(|card| card.0)))]
     pub(crate) card: Option<String>,
@@ -136,6 +143,27 @@ impl From<Kv> for KvType {
             Kv::F16 => Self::F16,
             Kv::Q8 => Self::Q8_0,
             Kv::Q4 => Self::Q4_0,
+        }
+    }
+}
+
+/// Places of the embedding table.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Place {
+    /// On the GPU if everything fits there, else in host memory
+    Auto,
+    /// On the GPU
+    Gpu,
+    /// In host memory
+    Host,
+}
+
+impl From<Place> for Embedding {
+    fn from(place: Place) -> Self {
+        match place {
+            Place::Auto => Self::Auto,
+            Place::Gpu => Self::Gpu,
+            Place::Host => Self::Host,
         }
     }
 }

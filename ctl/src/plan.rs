@@ -4,133 +4,101 @@ use std::io::Write;
 use std::sync::Arc;
 
 use anyhow::anyhow;
-use openjet_engine::backend::KvType;
+use openjet_engine::backend::{BackendOptions, DEFAULT_AGENTS_MAX, DEFAULT_POOL};
 use openjet_engine::gguf::GgufFile;
 use openjet_engine::model::Model;
-use openjet_engine::plan::{DRIVER_ESTIMATE, MemoryPlan, PlanOptions, plan, workspace_estimate};
-use serde::Serialize;
+use openjet_engine::step::PAGE_TOKENS;
+use openjet_kernels::device::{DeviceInfo, card, find};
+use openjet_kernels::plan::{CONTEXT_ESTIMATE, DISPLAY_RESERVE, MemoryPlan, PlanOptions, plan, ways_out};
 
 use crate::cards;
 use crate::cli::PlanArgs;
 use crate::failure::Failure;
 use crate::text;
 
-/// Pool of the daemon without a setting: the model's limit, this at most.
-const DEFAULT_POOL: usize = 131_072;
-
-/// The answer for programs.
-#[derive(Serialize)]
-struct Answer<'a> {
-    #[serde(flatten)]
-    plan: &'a MemoryPlan,
-    /// Device memory that it was held against.
-    available: Option<u64>,
-    fits: Option<bool>,
-    /// Largest pool in tokens.
-    largest_pool: Option<u64>,
+/// The memory that a plan is held against.
+struct Target {
+    name: String,
+    available: usize,
+    display: bool,
 }
 
 pub(crate) fn run(args: &PlanArgs, json: bool, out: &mut Vec<u8>) -> Result<(), Failure> {
     let model = Model::load(Arc::new(GgufFile::open(&args.model)?))?;
+    let pool = args.ctx.map_or(model.config.context.min(DEFAULT_POOL), |ctx| ctx as usize);
+    let target = target(args)?;
+    let display = target.as_ref().is_some_and(|target| target.display);
     let options = PlanOptions {
-        agents: args.agents as usize,
-        pool_tokens: args.ctx.map_or(model.config.context.min(DEFAULT_POOL), |ctx| ctx as usize),
-        kv: args.kv.into(),
-        draft: args.draft as usize,
-        embedding_on_host: args.host_embedding,
-        workspace: workspace_estimate(&model.config, args.agents as usize, args.draft as usize),
-        driver: DRIVER_ESTIMATE,
-        reserve: gib(args.reserve),
+        backend: BackendOptions {
+            slots: args.agents.max(args.agents_max.unwrap_or(DEFAULT_AGENTS_MAX as u32)) as usize,
+            pages: pool.div_ceil(PAGE_TOKENS),
+            kv: args.kv.into(),
+            draft_max: args.draft as usize,
+        },
+        embedding: args.embedding.into(),
+        context: CONTEXT_ESTIMATE,
+        reserve: args.reserve.map_or(if display { DISPLAY_RESERVE } else { 0 }, |mib| (mib as usize) << 20),
     };
-    let plan = plan(&model, &options);
-    let available = match (&args.card, args.gpu_memory) {
-        (Some(card), _) => cards::memory(card),
-        (None, memory) => memory.map(gib),
-    };
+    let available = target.as_ref().map(|target| target.available);
+    let plan = plan(&model, &options, available).map_err(|e| anyhow!(e))?;
     if json {
-        let answer = Answer {
-            plan: &plan,
-            available,
-            fits: available.map(|bytes| plan.fits(bytes)),
-            largest_pool: available.map(|bytes| plan.largest_pool(bytes)),
-        };
-        serde_json::to_writer_pretty(&mut *out, &answer)?;
+        serde_json::to_writer_pretty(&mut *out, &plan)?;
         writeln!(out)?;
     } else {
-        out.write_all(table(&plan).as_bytes())?;
-        out.write_all(verdict(&model, &plan, available).as_bytes())?;
+        if let Some(target) = &target {
+            writeln!(out, "{}", target.name)?;
+        }
+        out.write_all(plan.to_string().as_bytes())?;
+        if target.is_none() {
+            out.write_all(fitting(&plan).as_bytes())?;
+        }
     }
     match available {
-        Some(bytes) if !plan.fits(bytes) => {
-            Err(anyhow!("the plan needs {} more than there is", text::bytes(plan.total - bytes)).into())
+        Some(available) if plan.total > available => {
+            for way in ways_out(&model, &options, available).map_err(|e| anyhow!(e))?.iter().filter(|_| !json) {
+                writeln!(out, "It would fit with {way}")?;
+            }
+            Err(anyhow!("the plan needs {} more than there is", text::bytes((plan.total - available) as u64)).into())
         }
         _ => Ok(()),
     }
 }
 
-/// A limit that clap has checked, in bytes.
-fn gib(gib: f64) -> u64 {
-    (gib * f64::from(1 << 30)) as u64
-}
-
-fn table(plan: &MemoryPlan) -> String {
-    let row = |name: &str, bytes: u64, detail: &str| [name.to_owned(), text::bytes(bytes), detail.to_owned()];
-    let mut rows: Vec<_> = plan.parts.iter().map(|part| row(part.name, part.bytes, &part.detail)).collect();
-    rows.push(row("total", plan.total, ""));
-    if plan.host > 0 {
-        rows.push(row("host memory", plan.host, "embedding table"));
+/// A named card, a size or a GPU of this machine.
+fn target(args: &PlanArgs) -> Result<Option<Target>, Failure> {
+    if let Some(card) = &args.card {
+        let available = cards::memory(card).unwrap_or_default() as usize;
+        return Ok(Some(Target {
+            name: format!("a card of the kind {card}, otherwise unused"),
+            available,
+            display: false,
+        }));
     }
-    text::table(&["part", "bytes", ""], &rows)
-        + "Workspace and driver are estimates; the daemon plans with the real ones.\n\n"
-}
-
-fn verdict(model: &Model, plan: &MemoryPlan, available: Option<u64>) -> String {
-    let Some(available) = available else {
-        let mut fitting = cards::CARDS.iter().filter(|card| plan.fits(card.1 << 20)).map(|card| card.0).peekable();
-        return match fitting.peek() {
-            Some(_) => format!("It fits on: {}\n", fitting.collect::<Vec<_>>().join(", ")),
-            None => "It fits on no card of the list.\n".into(),
-        };
-    };
-    if plan.fits(available) {
-        return format!(
-            "It fits into {}, {} stay free; the pool could hold {} tokens.\n",
-            text::bytes(available),
-            text::bytes(available - plan.total),
-            plan.largest_pool(available)
-        );
+    if let Some(gib) = args.gpu_memory {
+        let available = (gib * f64::from(1 << 30)) as usize;
+        return Ok(Some(Target { name: format!("a GPU of {gib} GiB"), available, display: false }));
     }
-    let mut verdict = format!(
-        "It does not fit into {}: {} are missing.\n",
-        text::bytes(available),
-        text::bytes(plan.total - available)
-    );
-    for way in ways_out(model, plan, available) {
-        verdict += &format!("It would fit with {way}\n");
-    }
-    verdict
-}
-
-/// Single changes that make a plan fit, the least painful first.
-fn ways_out(model: &Model, current: &MemoryPlan, available: u64) -> Vec<String> {
-    let options = current.options;
-    let fits = |options: PlanOptions| plan(model, &options).fits(available);
-    let mut ways = Vec::new();
-    if !options.embedding_on_host && fits(PlanOptions { embedding_on_host: true, ..options }) {
-        ways.push("--host-embedding".to_owned());
-    }
-    for (kv, name) in [(KvType::Q8_0, "q8_0"), (KvType::Q4_0, "q4_0")] {
-        let smaller = PlanOptions { kv, ..options };
-        if plan(model, &smaller).page_bytes < current.page_bytes && fits(smaller) {
-            ways.push(format!("--kv {name}"));
+    let Some(selector) = &args.gpu else { return Ok(None) };
+    let DeviceInfo { name, uuid, memory, .. } = find(&selector.parse().map_err(|e: String| anyhow!("--gpu: {e}"))?)?;
+    Ok(Some(match card(&uuid) {
+        Some(card) => {
+            let display = if card.display { ", with a display" } else { "" };
+            Target { name: format!("{name}, what is free now{display}"), available: card.free, display: card.display }
         }
+        None => Target {
+            name: format!("{name}, all of it: what is free could not be seen"),
+            available: memory,
+            display: false,
+        },
+    }))
+}
+
+fn fitting(plan: &MemoryPlan) -> String {
+    let fits = |card: &&(&str, u64)| plan.total as u64 <= card.1 << 20;
+    let names: Vec<_> = cards::CARDS.iter().filter(fits).map(|card| card.0).collect();
+    if names.is_empty() {
+        "It fits on no card of the list.\n".into()
+    } else {
+        format!("It fits on: {}\n", names.join(", "))
     }
-    if options.draft > 0 && fits(PlanOptions { draft: 0, ..options }) {
-        ways.push("--draft 0".to_owned());
-    }
-    let pool = current.largest_pool(available);
-    if pool > 0 {
-        ways.push(format!("--ctx {pool}"));
-    }
-    ways
 }

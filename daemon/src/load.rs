@@ -1,18 +1,19 @@
 //! Loads the model and starts the engine on a backend.
 
+mod gpu;
+
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail};
 use openjet_engine::backend::cpu::CpuBackend;
-use openjet_engine::backend::{Backend, BackendOptions};
+use openjet_engine::backend::{Backend, BackendOptions, DEFAULT_POOL};
 use openjet_engine::engine::{Engine, EngineConfig};
 use openjet_engine::gguf::{GgufFile, Problem};
 use openjet_engine::model::Model;
 use openjet_engine::step::PAGE_TOKENS;
 use openjet_engine::text::{ChatTemplate, Tokenizer, TokenizerSpec};
-use openjet_kernels::CudaBackend;
 use openjet_kernels::device::{Device, Selector};
 use openjet_proto::control::ModelStatus;
 
@@ -30,9 +31,6 @@ const SHIPPED_NAME: &str = "the model that ships with openjetd";
 
 /// A file of more bytes is not run on the CPU unless that is asked for.
 const LARGE_MODEL: u64 = 2 << 30;
-
-/// Tokens of the pool without a setting, if the model's own limit is not smaller.
-const DEFAULT_POOL: usize = 131_072;
 
 /// Loads what `config` says; `progress` is told what is being done.
 ///
@@ -129,18 +127,8 @@ fn backend(
     }
     let selector = config.gpu.as_deref().unwrap_or_default();
     let selector = if selector.is_empty() { Ok(Selector::First) } else { selector.parse() };
-    match Device::cuda(&selector.map_err(|e| anyhow!("`gpu`: {e}"))?) {
-        Ok(device) => {
-            let (mut shown, name) = (0, model.config.name.clone());
-            let mut uploading = |done: u64, total: u64| {
-                let percent = done * 100 / total.max(1);
-                if percent >= shown + 5 {
-                    shown = percent;
-                    progress(format!("loading {name} onto the GPU: {percent}%"));
-                }
-            };
-            Ok(Box::new(CudaBackend::new(device, model, options, &mut uploading)?))
-        }
+    match Device::open(&selector.map_err(|e| anyhow!("`gpu`: {e}"))?) {
+        Ok(device) => Ok(Box::new(gpu::load(config, device, model, options, progress)?)),
         // A GPU that was asked for by name must be there.
         Err(problem) if config.backend == BackendChoice::Cuda || config.gpu.is_some() => Err(problem.into()),
         Err(problem) if bytes > LARGE_MODEL => bail!(

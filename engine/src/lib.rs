@@ -10,7 +10,6 @@ pub mod engine;
 pub mod gguf;
 pub mod inspect;
 pub mod model;
-pub mod plan;
 pub mod quant;
 pub mod request;
 pub mod sampling;

@@ -12,10 +12,12 @@ use openjet_engine::step::{
 use crate::args::SlotState;
 use crate::compose::Programs;
 use crate::device::{Device, DeviceError};
-use crate::memory::{Memory, MemoryPlan, SEGMENT_ROWS, Shape, Work};
+use crate::memory::{Memory, SEGMENT_ROWS, Shape, Work};
+use crate::plan::{MemoryPlan, PlanOptions, plan};
 use crate::program::Program;
 use crate::table::{Part, StepResult, TableBuilder};
-use crate::weights::{Progress, Weights, matrix_bytes};
+use crate::upload::Progress;
+use crate::weights::Weights;
 
 /// Runs the model on a GPU: see `ARCHITECTURE.md` for the shape of a step.
 #[derive(Debug)]
@@ -46,17 +48,8 @@ impl From<DeviceError> for BackendError {
     }
 }
 
-/// Device memory that a model would take with these options.
-///
-/// # Errors
-/// When the kernels can't run the model.
-pub fn plan(model: &Model, options: &BackendOptions) -> Result<MemoryPlan, BackendError> {
-    let shape = Shape::new(&model.config, options).map_err(BackendError::Device)?;
-    Ok(shape.plan(matrix_bytes(model, shape.draft_max > 0)))
-}
-
 impl CudaBackend {
-    /// Uploads the model and allocates everything.
+    /// Uploads the model and allocates everything, with the whole of it on the GPU.
     ///
     /// # Errors
     /// When the kernels can't run the model, it doesn't fit, or the device fails.
@@ -66,14 +59,27 @@ impl CudaBackend {
         options: BackendOptions,
         progress: Progress<'_>,
     ) -> Result<Self, BackendError> {
-        let shape = Shape::new(&model.config, &options).map_err(BackendError::Device)?;
-        let plan = shape.plan(matrix_bytes(&model, shape.draft_max > 0));
-        let free = device.free_bytes()?;
-        if plan.total() > free {
-            return Err(BackendError::Device(does_not_fit(&plan, free)));
+        let options = PlanOptions { context: 0, ..PlanOptions::new(options) };
+        let plan = plan(&model, &options, Some(device.free_bytes()?)).map_err(BackendError::Device)?;
+        Self::load(device, model, &plan, progress)
+    }
+
+    /// Uploads the model and allocates everything as `plan` says.
+    ///
+    /// # Errors
+    /// When the plan doesn't fit, or the device fails.
+    pub fn load(
+        device: Device,
+        model: Arc<Model>,
+        plan: &MemoryPlan,
+        progress: Progress<'_>,
+    ) -> Result<Self, BackendError> {
+        if plan.fits == Some(false) {
+            return Err(BackendError::Device(format!("the GPU has too little free memory\n{plan}")));
         }
+        let (shape, options) = (plan.shape.clone(), plan.backend);
         let memory = Memory::allocate(&device, &shape)?;
-        let weights = Weights::upload(&device, &model, shape.draft_max > 0, progress)?;
+        let weights = Weights::upload(&device, &model, shape.draft_max > 0, plan.host_embedding, progress)?;
         let programs = Programs::new(&device, &shape, &weights, &memory)?;
         let slots = vec![SlotNotes::default(); options.slots];
         Ok(Self {
@@ -206,24 +212,19 @@ impl CudaBackend {
         4 + (self.shape.delta_layers * self.shape.layout.settled_floats() + self.model.config.hidden) * 4
     }
 
+    /// Turns a slot's recurrent state into NaN, as a fault would. Only for tests.
+    #[cfg(has_host_device)]
+    fn spoil(&self, slot: SlotId) -> Result<(), BackendError> {
+        for (offset, bytes) in self.state_parts(slot) {
+            self.memory.state.write(offset, &[0xff].repeat(bytes))?;
+        }
+        Ok(())
+    }
+
     fn hidden_place(&self, slot: SlotId) -> (usize, usize) {
         let bytes = self.model.config.hidden * 4;
         (slot * bytes, bytes)
     }
-}
-
-fn does_not_fit(plan: &MemoryPlan, free: usize) -> String {
-    let mib = |bytes: usize| bytes.div_ceil(1 << 20);
-    format!(
-        "the GPU has {} MiB free and this needs {}: weights {}, key-value pool {}, state {}, work {} MiB; choose fewer agents, a \
-         smaller context or kv = \"q4_0\"",
-        free >> 20,
-        mib(plan.total()),
-        mib(plan.weights),
-        mib(plan.kv),
-        mib(plan.state),
-        mib(plan.work)
-    )
 }
 
 /// A segment's outcome, from what the device reports for entry `n` of its table.
@@ -261,6 +262,10 @@ impl Backend for CudaBackend {
 
     fn step(&mut self, step: &Step<'_>) -> Result<Vec<SegmentOutput>, BackendError> {
         self.check(step)?;
+        #[cfg(has_host_device)]
+        if self.device.spoils_step() {
+            self.spoil(step.segments[0].slot)?;
+        }
         for segment in step.segments.iter().filter(|segment| segment.kind == SegmentKind::Prompt) {
             self.prompt(segment)?;
         }

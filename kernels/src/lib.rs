@@ -5,11 +5,13 @@ mod backend;
 mod compose;
 pub mod device;
 mod memory;
+pub mod plan;
 pub mod program;
 pub mod repack;
 pub mod table;
+mod upload;
 mod weights;
 
-pub use backend::{CudaBackend, plan};
-pub use memory::MemoryPlan;
-pub use weights::Progress;
+pub use backend::CudaBackend;
+pub use plan::{Embedding, MemoryPlan, PlanOptions, plan};
+pub use upload::Progress;

@@ -8,7 +8,7 @@ use crate::args::{
     AttentionArgs, CANDIDATE_BYTES, DISTRIBUTION_BYTES, DeltaLayout, HEAD_DIM, KvFormat, PICK_BYTES, SLICE, SLICE_LIST,
     STATS_BYTES, SlotState,
 };
-use crate::device::{Buffer, Device, DeviceError};
+use crate::device::{Buffer, Device, DeviceError, together};
 use crate::program::fragment_bytes;
 use crate::table::{MAX_SEGMENTS, Row, StepResult};
 
@@ -40,27 +40,6 @@ pub(crate) struct Shape {
     pub(crate) delta_layers: usize,
     /// Tokens that one slot's pages can hold.
     pub(crate) context: usize,
-}
-
-/// Device bytes by purpose.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MemoryPlan {
-    /// Weights.
-    pub weights: usize,
-    /// The key-value pool.
-    pub kv: usize,
-    /// Recurrent state of all slots.
-    pub state: usize,
-    /// What a step works with.
-    pub work: usize,
-}
-
-impl MemoryPlan {
-    /// All of it.
-    #[must_use]
-    pub fn total(&self) -> usize {
-        self.weights + self.kv + self.state + self.work
-    }
 }
 
 impl Shape {
@@ -181,13 +160,17 @@ impl Shape {
         ]
     }
 
-    pub(crate) fn plan(&self, weights: usize) -> MemoryPlan {
-        MemoryPlan {
-            weights,
-            kv: self.pages * self.page_bytes(),
-            state: self.slots * self.slot_floats() * 4,
-            work: self.work().iter().map(|(_, bytes)| bytes).sum(),
-        }
+    /// Bytes of the working buffers together.
+    pub(crate) fn work_bytes(&self) -> usize {
+        together(self.work().iter().map(|&(_, bytes)| bytes))
+    }
+
+    pub(crate) fn kv_bytes(&self) -> usize {
+        self.pages * self.page_bytes()
+    }
+
+    pub(crate) fn state_bytes(&self) -> usize {
+        self.slots * self.slot_floats() * 4
     }
 }
 
@@ -236,9 +219,9 @@ pub(crate) struct Memory {
 impl Memory {
     pub(crate) fn allocate(device: &Device, shape: &Shape) -> Result<Self, DeviceError> {
         Ok(Self {
-            kv: device.allocate(shape.pages * shape.page_bytes())?,
-            state: device.allocate(shape.slots * shape.slot_floats() * 4)?,
-            work: shape.work().iter().map(|&(_, bytes)| device.allocate(bytes)).collect::<Result<_, _>>()?,
+            kv: device.allocate(shape.kv_bytes())?,
+            state: device.allocate(shape.state_bytes())?,
+            work: device.allocate_together(&shape.work().iter().map(|&(_, bytes)| bytes).collect::<Vec<_>>())?,
         })
     }
 

@@ -4,15 +4,10 @@ use std::collections::HashMap;
 
 use openjet_engine::model::{Attention, Block, DeltaNet, Matrix, Mixer, Model};
 
-use crate::device::{Buffer, Device, DeviceError};
+use crate::device::{ALIGNMENT, Buffer, Device, DeviceError, Pinned};
 use crate::program::DeviceMatrix;
-use crate::repack::{TILE_ROWS, WeightType, repack, repacked_bytes};
-
-/// Bytes repacked and copied at a time.
-const PIECE: usize = 64 << 20;
-
-/// Told of bytes done and bytes in all while weights are uploaded.
-pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
+use crate::repack::{WeightType, repacked_bytes};
+use crate::upload::{Destination, Job, Progress, upload};
 
 /// Matrices and vectors of one block.
 #[derive(Debug)]
@@ -70,163 +65,190 @@ pub(crate) struct Weights {
     pub(crate) rope_turns: u64,
     /// The model's bit set of usable tokens, 0 where all are.
     pub(crate) usable: u64,
-    _buffers: Vec<Buffer>,
+    _device: Vec<Buffer>,
+    _host: Option<Pinned>,
 }
 
-/// A model's matrices, each once: a tied head is the embedding again.
-fn matrices(model: &Model, with_draft_head: bool) -> Vec<&Matrix> {
-    fn of_block<'a>(block: &'a Block, all: &mut Vec<&'a Matrix>) {
-        match &block.mixer {
-            Mixer::Attention(m) => all.extend([&m.q, &m.k, &m.v, &m.output]),
-            Mixer::DeltaNet(m) => all.extend([&m.qkv, &m.gate, &m.alpha, &m.beta, &m.output]),
-        }
-        all.extend([&block.ffn_gate, &block.ffn_up, &block.ffn_down]);
-    }
-    let mut all = vec![&model.embedding, &model.output];
-    model.blocks.iter().for_each(|block| of_block(block, &mut all));
-    if let Some(head) = model.draft_head.as_ref().filter(|_| with_draft_head) {
-        all.extend([&head.join, &head.embedding, &head.output]);
-        of_block(&head.block, &mut all);
-    }
-    let mut seen = HashMap::new();
-    all.retain(|matrix| seen.insert(key(matrix), ()).is_none());
-    all
+/// Bytes of a model's weights by where they lie, and where each of these parts begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Extents {
+    /// Matrices on the device, repacked.
+    pub(crate) matrices: usize,
+    /// Small vectors on the device.
+    pub(crate) vectors: usize,
+    /// Embedding tables in host memory, repacked.
+    pub(crate) host: usize,
+}
+
+/// Bytes that the weights take; with `host_embedding` those embedding tables that serve as nothing else lie in host memory.
+pub(crate) fn extents(model: &Model, with_draft_head: bool, host_embedding: bool) -> Extents {
+    let mut layout = Layout::new(Extents::default(), host_embedding);
+    layout.model(model, with_draft_head);
+    layout.extents()
+}
+
+/// Gives every matrix and vector its place, starting from addresses that may be zero where only sizes are asked for.
+struct Layout<'a> {
+    base: Extents,
+    host_embedding: bool,
+    /// Each matrix once (a tied head is the embedding again), by where its bytes are in the file.
+    known: HashMap<usize, DeviceMatrix>,
+    on_device: Vec<(&'a Matrix, usize)>,
+    on_host: Vec<(&'a Matrix, usize)>,
+    vectors: Vec<u8>,
+    sizes: Extents,
 }
 
 fn key(matrix: &Matrix) -> usize {
     matrix.bytes().as_ptr() as usize
 }
 
-/// Bytes that the matrices take on the device.
-pub(crate) fn matrix_bytes(model: &Model, with_draft_head: bool) -> usize {
-    matrices(model, with_draft_head).iter().map(|m| repacked_bytes(m.ty, m.rows, m.cols)).sum()
-}
+impl<'a> Layout<'a> {
+    fn new(base: Extents, host_embedding: bool) -> Self {
+        let (known, sizes) = (HashMap::new(), Extents::default());
+        Self { base, host_embedding, known, on_device: Vec::new(), on_host: Vec::new(), vectors: Vec::new(), sizes }
+    }
 
-struct Uploader<'a> {
-    device: &'a Device,
-    buffers: Vec<Buffer>,
-    known: HashMap<usize, DeviceMatrix>,
-}
+    fn extents(&self) -> Extents {
+        Extents { vectors: self.vectors.len(), ..self.sizes }
+    }
 
-impl Uploader<'_> {
-    fn matrix(
-        &mut self,
-        matrix: &Matrix,
-        staging: &mut Vec<u8>,
-        moved: &mut dyn FnMut(usize),
-    ) -> Result<(), DeviceError> {
-        let bytes = repacked_bytes(matrix.ty, matrix.rows, matrix.cols);
-        let buffer = self.device.allocate(bytes)?;
-        let tiles = matrix.rows.div_ceil(TILE_ROWS);
-        let line = bytes / tiles;
-        let lines = (PIECE / line).max(1);
-        for first in (0..tiles).step_by(lines) {
-            let range = first..(first + lines).min(tiles);
-            staging.resize(range.len() * line, 0);
-            repack(matrix.ty, matrix.bytes(), matrix.cols, range, staging);
-            buffer.write(first * line, staging)?;
-            moved(staging.len());
+    fn matrix(&mut self, matrix: &'a Matrix) -> DeviceMatrix {
+        self.place(matrix, false)
+    }
+
+    fn place(&mut self, matrix: &'a Matrix, on_host: bool) -> DeviceMatrix {
+        if let Some(known) = self.known.get(&key(matrix)) {
+            return *known;
         }
-        let ty = WeightType::of(matrix.ty);
-        let on_device = DeviceMatrix { address: buffer.address(), ty, rows: matrix.rows, columns: matrix.cols };
-        self.known.insert(key(matrix), on_device);
-        self.buffers.push(buffer);
-        Ok(())
-    }
-
-    fn get(&self, matrix: &Matrix) -> Result<DeviceMatrix, DeviceError> {
-        let unknown = || DeviceError { call: "upload".into(), reason: format!("{matrix:?} was left out") };
-        self.known.get(&key(matrix)).copied().ok_or_else(unknown)
-    }
-
-    fn vector<T: bytemuck::Pod>(&mut self, vector: &[T]) -> Result<u64, DeviceError> {
-        let buffer = self.device.upload(bytemuck::cast_slice(vector))?;
-        let address = buffer.address();
-        self.buffers.push(buffer);
-        Ok(address)
-    }
-
-    fn block(&mut self, block: &Block) -> Result<DeviceBlock, DeviceError> {
-        let mixer = match &block.mixer {
-            Mixer::Attention(attention) => self.attention(attention)?,
-            Mixer::DeltaNet(delta) => self.deltanet(delta)?,
+        let (base, size, list) = if on_host {
+            (self.base.host, &mut self.sizes.host, &mut self.on_host)
+        } else {
+            (self.base.matrices, &mut self.sizes.matrices, &mut self.on_device)
         };
-        Ok(DeviceBlock {
-            mixer_norm: self.vector(&block.mixer_norm)?,
-            mixer,
-            ffn_norm: self.vector(&block.ffn_norm)?,
-            gate: self.get(&block.ffn_gate)?,
-            up: self.get(&block.ffn_up)?,
-            down: self.get(&block.ffn_down)?,
-        })
+        list.push((matrix, *size));
+        let address = (base + *size) as u64;
+        *size += repacked_bytes(matrix.ty, matrix.rows, matrix.cols).next_multiple_of(ALIGNMENT);
+        let placed = DeviceMatrix { address, ty: WeightType::of(matrix.ty), rows: matrix.rows, columns: matrix.cols };
+        self.known.insert(key(matrix), placed);
+        placed
     }
 
-    fn attention(&mut self, attention: &Attention) -> Result<DeviceMixer, DeviceError> {
-        Ok(DeviceMixer::Attention {
-            q: self.get(&attention.q)?,
-            k: self.get(&attention.k)?,
-            v: self.get(&attention.v)?,
-            output: self.get(&attention.output)?,
-            q_norm: self.vector(&attention.q_norm)?,
-            k_norm: self.vector(&attention.k_norm)?,
-        })
+    fn vector<T: bytemuck::Pod>(&mut self, vector: &[T]) -> u64 {
+        let offset = self.vectors.len();
+        self.vectors.extend_from_slice(bytemuck::cast_slice(vector));
+        self.vectors.resize(self.vectors.len().next_multiple_of(ALIGNMENT), 0);
+        (self.base.vectors + offset) as u64
     }
 
-    fn deltanet(&mut self, delta: &DeltaNet) -> Result<DeviceMixer, DeviceError> {
-        Ok(DeviceMixer::DeltaNet {
-            qkv: self.get(&delta.qkv)?,
-            gate: self.get(&delta.gate)?,
-            alpha: self.get(&delta.alpha)?,
-            beta: self.get(&delta.beta)?,
-            output: self.get(&delta.output)?,
-            conv: self.vector(&delta.conv)?,
-            dt_bias: self.vector(&delta.dt_bias)?,
-            a: self.vector(&delta.a)?,
-            norm: self.vector(&delta.norm)?,
-        })
+    fn block(&mut self, block: &'a Block) -> DeviceBlock {
+        DeviceBlock {
+            mixer_norm: self.vector(&block.mixer_norm),
+            mixer: match &block.mixer {
+                Mixer::Attention(attention) => self.attention(attention),
+                Mixer::DeltaNet(delta) => self.deltanet(delta),
+            },
+            ffn_norm: self.vector(&block.ffn_norm),
+            gate: self.matrix(&block.ffn_gate),
+            up: self.matrix(&block.ffn_up),
+            down: self.matrix(&block.ffn_down),
+        }
+    }
+
+    fn attention(&mut self, attention: &'a Attention) -> DeviceMixer {
+        DeviceMixer::Attention {
+            q: self.matrix(&attention.q),
+            k: self.matrix(&attention.k),
+            v: self.matrix(&attention.v),
+            output: self.matrix(&attention.output),
+            q_norm: self.vector(&attention.q_norm),
+            k_norm: self.vector(&attention.k_norm),
+        }
+    }
+
+    fn deltanet(&mut self, delta: &'a DeltaNet) -> DeviceMixer {
+        DeviceMixer::DeltaNet {
+            qkv: self.matrix(&delta.qkv),
+            gate: self.matrix(&delta.gate),
+            alpha: self.matrix(&delta.alpha),
+            beta: self.matrix(&delta.beta),
+            output: self.matrix(&delta.output),
+            conv: self.vector(&delta.conv),
+            dt_bias: self.vector(&delta.dt_bias),
+            a: self.vector(&delta.a),
+            norm: self.vector(&delta.norm),
+        }
+    }
+
+    /// The heads come before the embedding tables: one that is both stays on the device.
+    fn model(&mut self, model: &'a Model, with_draft_head: bool) -> Weights {
+        let draft_head = model.draft_head.as_ref().filter(|_| with_draft_head);
+        let output = self.matrix(&model.output);
+        let draft_output = draft_head.map(|head| self.matrix(&head.output));
+        let embedding = self.place(&model.embedding, self.host_embedding);
+        let blocks = model.blocks.iter().map(|block| self.block(block)).collect();
+        let draft_head = draft_head.zip(draft_output).map(|(head, output)| DeviceDraftHead {
+            join: self.matrix(&head.join),
+            embedding_norm: self.vector(&head.embedding_norm),
+            hidden_norm: self.vector(&head.hidden_norm),
+            block: self.block(&head.block),
+            head_norm: self.vector(&head.head_norm),
+            embedding: self.place(&head.embedding, self.host_embedding),
+            output,
+        });
+        let turns: Vec<f64> = model.config.rope_freqs.iter().map(|angle| angle / std::f64::consts::TAU).collect();
+        Weights {
+            embedding,
+            output,
+            output_norm: self.vector(&model.output_norm),
+            blocks,
+            draft_head,
+            rope_turns: self.vector(&turns),
+            usable: model.usable_tokens.as_ref().map_or(0, |bits| self.vector(bits)),
+            _device: Vec::new(),
+            _host: None,
+        }
     }
 }
 
 impl Weights {
-    /// Repacks and uploads, a piece at a time.
+    /// Repacks and uploads.
     pub(crate) fn upload(
         device: &Device,
         model: &Model,
         with_draft_head: bool,
+        host_embedding: bool,
         progress: Progress<'_>,
     ) -> Result<Self, DeviceError> {
-        let mut uploader = Uploader { device, buffers: Vec::new(), known: HashMap::new() };
-        let total = matrix_bytes(model, with_draft_head) as u64;
-        let (mut done, mut staging) = (0, Vec::new());
-        for matrix in matrices(model, with_draft_head) {
-            uploader.matrix(matrix, &mut staging, &mut |bytes| {
-                done += bytes as u64;
-                progress(done, total);
-            })?;
-        }
-        let blocks = model.blocks.iter().map(|block| uploader.block(block)).collect::<Result<_, _>>()?;
-        let draft_head = match model.draft_head.as_ref().filter(|_| with_draft_head) {
-            None => None,
-            Some(head) => Some(DeviceDraftHead {
-                join: uploader.get(&head.join)?,
-                embedding_norm: uploader.vector(&head.embedding_norm)?,
-                hidden_norm: uploader.vector(&head.hidden_norm)?,
-                block: uploader.block(&head.block)?,
-                head_norm: uploader.vector(&head.head_norm)?,
-                embedding: uploader.get(&head.embedding)?,
-                output: uploader.get(&head.output)?,
-            }),
+        let sizes = extents(model, with_draft_head, host_embedding);
+        let mut on_device = device.allocate_together(&[sizes.matrices, sizes.vectors])?;
+        let mut host = if sizes.host > 0 { Some(Pinned::new(device, sizes.host)?) } else { None };
+        let base = Extents {
+            matrices: on_device[0].address() as usize,
+            vectors: on_device[1].address() as usize,
+            host: host.as_ref().map_or(0, Pinned::address) as usize,
         };
-        let turns: Vec<f64> = model.config.rope_freqs.iter().map(|angle| angle / std::f64::consts::TAU).collect();
-        Ok(Self {
-            embedding: uploader.get(&model.embedding)?,
-            output: uploader.get(&model.output)?,
-            output_norm: uploader.vector(&model.output_norm)?,
-            blocks,
-            draft_head,
-            rope_turns: uploader.vector(&turns)?,
-            usable: model.usable_tokens.as_ref().map_or(Ok(0), |bits| uploader.vector(bits))?,
-            _buffers: uploader.buffers,
-        })
+        let mut layout = Layout::new(base, host_embedding);
+        let weights = layout.model(model, with_draft_head);
+        on_device[1].write(0, &layout.vectors)?;
+        let matrices = &on_device[0];
+        let mut jobs: Vec<Job<'_>> = Vec::new();
+        if let Some(host) = &mut host {
+            let mut rest = host.bytes_mut();
+            for &(matrix, _) in &layout.on_host {
+                let bytes = repacked_bytes(matrix.ty, matrix.rows, matrix.cols);
+                let (place, more) = rest.split_at_mut(bytes.next_multiple_of(ALIGNMENT));
+                jobs.push(Job { matrix, to: Destination::Host(&mut place[..bytes]) });
+                rest = more;
+            }
+        }
+        jobs.extend(
+            layout
+                .on_device
+                .iter()
+                .map(|&(matrix, offset)| Job { matrix, to: Destination::Device { buffer: matrices, offset } }),
+        );
+        upload(device, jobs, progress)?;
+        Ok(Self { _device: std::mem::take(&mut on_device), _host: host, ..weights })
     }
 }

@@ -3,31 +3,16 @@
 
 mod common;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use common::*;
 use openjet_engine::backend::cpu::{CpuBackend, Probed};
 use openjet_engine::backend::{Backend, BackendOptions, KvType};
-use openjet_engine::gguf::GgufFile;
 use openjet_engine::model::Model;
 use openjet_engine::sampling::SamplingParams;
 use openjet_engine::step::*;
 use openjet_kernels::CudaBackend;
 use serde_json::Value;
-
-/// Files stand in the repository, or in $OPENJET_FIXTURES when the test binary was carried to another machine.
-fn fixture(path: &str) -> PathBuf {
-    let root = std::env::var_os("OPENJET_FIXTURES")
-        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".."), PathBuf::from);
-    root.join(path)
-}
-
-fn model(name: &str) -> Arc<Model> {
-    let folder = if name == "openjet-tiny-Q4_K_M" { "assets" } else { "engine/tests/fixtures/models" };
-    let path = fixture(&format!("{folder}/{name}.gguf"));
-    Arc::new(Model::load(Arc::new(GgufFile::open(&path).unwrap())).unwrap())
-}
 
 fn golden(name: &str) -> (Value, Vec<u8>) {
     let folder = fixture(&format!("engine/tests/fixtures/golden/{name}"));

@@ -41,6 +41,16 @@ pub struct Cli {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu: Option<String>,
 
+    /// MiB of the GPU's memory to leave alone [default: 512 where it shows a display, else 0]
+    #[arg(long, value_name = "MIB")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_reserve_mib: Option<u64>,
+
+    /// Where the embedding table lies; auto puts it into host memory if not everything fits on the GPU [default: auto]
+    #[arg(long, value_name = "WHERE", value_parser = PossibleValuesParser::new(["auto", "gpu", "host"]))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub embedding: Option<String>,
+
     /// Deepest draft, in tokens; 0 for none [default: 3]
     #[arg(long, value_name = "K")]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -138,6 +138,9 @@ fn check(config: &Config) -> Result<(), (&'static str, String)> {
     within("connections", config.connections as u64, 1, 1_000_000)?;
     within("ping_s", config.ping_s, 1, 3600)?;
     within("drain_s", config.drain_s, 0, 86_400)?;
+    if let Some(reserve) = config.gpu_reserve_mib {
+        within("gpu_reserve_mib", reserve, 0, 1 << 20)?;
+    }
     if let Some(ctx) = config.ctx {
         within("ctx", ctx as u64, 64, 1 << 26)?;
     }
@@ -253,7 +256,7 @@ mod tests {
         Jail::expect_with(|jail| {
             jail.create_file("x.toml", &uncommented)?;
             let shown = load(&cli(&["--config", "x.toml"])).unwrap();
-            let examples = ["model", "control", "gpu", "ctx"];
+            let examples = ["model", "control", "gpu", "gpu_reserve_mib", "ctx"];
             let without = |config: &Config| {
                 let mut all = serde_json::to_value(config).unwrap();
                 all.as_object_mut().unwrap().retain(|key, _| !examples.contains(&key.as_str()));

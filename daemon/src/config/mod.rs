@@ -5,7 +5,8 @@ mod load;
 
 use std::path::PathBuf;
 
-use openjet_engine::backend::KvType;
+use openjet_engine::backend::{DEFAULT_AGENTS_MAX, KvType};
+use openjet_kernels::Embedding;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use load::nearest;
@@ -48,6 +49,10 @@ pub struct Config {
     /// Index or UUID of the GPU; the first that can be used without it.
     #[serde(deserialize_with = "load::index_or_name")]
     pub gpu: Option<String>,
+    /// MiB of the GPU's memory to leave alone; without it some where the GPU shows a display.
+    pub gpu_reserve_mib: Option<u64>,
+    /// Where the embedding table lies when a GPU runs the model.
+    pub embedding: Embedding,
     /// Deepest draft; 0 for none.
     pub draft: usize,
     /// Tokens of the pool that the agents share; without it the smaller of the model's limit and 131,072.
@@ -81,12 +86,14 @@ impl Default for Config {
         Self {
             model: None,
             agents: 4,
-            agents_max: 8,
+            agents_max: DEFAULT_AGENTS_MAX,
             listen: "127.0.0.1:18080".to_owned(),
             listen_without_key: false,
             control: None,
             backend: BackendChoice::Auto,
             gpu: None,
+            gpu_reserve_mib: None,
+            embedding: Embedding::Auto,
             draft: 3,
             ctx: None,
             kv: KvType::Q8_0,

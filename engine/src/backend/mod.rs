@@ -25,6 +25,12 @@ pub enum KvType {
     Q4_0,
 }
 
+/// Tokens of the pool without a setting, if the model's own limit is not smaller.
+pub const DEFAULT_POOL: usize = 131_072;
+
+/// Most agents that there can be without a setting.
+pub const DEFAULT_AGENTS_MAX: usize = 8;
+
 /// What a backend is built with. Everything is allocated then; nothing later.
 #[derive(Clone, Copy, Debug)]
 pub struct BackendOptions {

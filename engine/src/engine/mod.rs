@@ -27,6 +27,9 @@ use crate::request::{Event, Request, RequestError};
 use queue::{Submission, Waiting};
 use worker::{Command, Worker};
 
+/// Bytes of host memory for recurrent states to go on from, and as many again for conversations that gave up their slot.
+pub const DEFAULT_HOST_CACHE: usize = 1 << 30;
+
 /// How the engine works, apart from its backend.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
@@ -75,7 +78,7 @@ impl EngineConfig {
             chunk: 512,
             step_goal: Duration::from_millis(80),
             snapshot_every: 2048,
-            host_cache: 1 << 30,
+            host_cache: DEFAULT_HOST_CACHE,
         }
     }
 }

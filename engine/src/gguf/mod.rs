@@ -175,6 +175,14 @@ impl GgufFile {
         self.source.as_ref()
     }
 
+    /// Asks the system to read a part of a mapped file from the disk, and doesn't wait for it.
+    pub fn read_ahead(&self, bytes: std::ops::Range<usize>) {
+        if let Source::Mapped(map) = &self.source {
+            // Only a hint: without it the bytes come as they are touched.
+            let _refused = map.advise_range(memmap2::Advice::WillNeed, bytes.start, bytes.len());
+        }
+    }
+
     /// `general.alignment`: tensors start at multiples of it.
     #[must_use]
     pub fn alignment(&self) -> u64 {
@@ -230,12 +238,6 @@ impl GgufFile {
 
     fn error(&self, problem: Problem) -> GgufError {
         GgufError { file: self.name.clone(), problem }
-    }
-}
-
-impl AsRef<[u8]> for GgufFile {
-    fn as_ref(&self) -> &[u8] {
-        self.bytes()
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::gguf::GgufFile;
 use crate::quant::TensorType;
 
 /// A matrix in its file's own bits: `rows` outputs of `cols` inputs, `y[r] = sum_c W[r][c] x[c]`.
@@ -17,7 +18,7 @@ pub struct Matrix {
     pub rows: usize,
     /// Inputs.
     pub cols: usize,
-    file: Arc<dyn AsRef<[u8]> + Send + Sync>,
+    file: Arc<GgufFile>,
     /// Where the rows are in `file`.
     range: Range<usize>,
 }
@@ -30,26 +31,27 @@ impl fmt::Debug for Matrix {
 
 impl Matrix {
     /// A matrix whose rows, each of `cols` elements in type `ty`, are the bytes `range` of `file`.
-    pub(super) fn new(
-        name: String,
-        ty: TensorType,
-        cols: usize,
-        file: Arc<dyn AsRef<[u8]> + Send + Sync>,
-        range: Range<usize>,
-    ) -> Self {
+    pub(super) fn new(name: String, ty: TensorType, cols: usize, file: Arc<GgufFile>, range: Range<usize>) -> Self {
         Self { name, ty, rows: range.len() / ty.row_bytes(cols), cols, file, range }
     }
 
     /// All rows' bytes, one after the other without padding.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        &(*self.file).as_ref()[self.range.clone()]
+        &self.file.bytes()[self.range.clone()]
     }
 
     /// Bytes of one row.
     #[must_use]
     pub fn row_bytes(&self) -> usize {
         self.ty.row_bytes(self.cols)
+    }
+
+    /// Asks the system to read these rows from the disk, and doesn't wait for it. A mapped file is otherwise read a few pages
+    /// at a time, as they are touched.
+    pub fn read_ahead(&self, rows: Range<usize>) {
+        let n = self.row_bytes();
+        self.file.read_ahead(self.range.start + rows.start * n..self.range.start + rows.end * n);
     }
 
     /// Bytes of row `r`.

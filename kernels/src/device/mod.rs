@@ -2,11 +2,19 @@
 
 mod cuda;
 #[cfg(has_host_device)]
+mod faults;
+#[cfg(has_host_device)]
 mod host;
+mod pinned;
+mod watch;
 
 use std::sync::Arc;
 
-pub use cuda::{DeviceInfo, DeviceProblem, Selector, available, list};
+pub use cuda::{DeviceInfo, DeviceProblem, Selector, available, find, list};
+#[cfg(has_host_device)]
+pub use faults::Fault;
+pub(crate) use pinned::{Lane, Pinned};
+pub use watch::{Card, card};
 
 /// Why the device can't go on: which call failed and the driver's words. Sticky.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -18,7 +26,7 @@ pub struct DeviceError {
     pub reason: String,
 }
 
-/// Where a program runs and memory lies. Calls are made from one thread at a time and are done, or failed, on return.
+/// Where a program runs and memory lies. Calls are done, or failed, on return, except copies on a queue.
 pub(crate) trait Api: Send + Sync {
     fn describe(&self) -> String;
     fn blocks(&self) -> u32;
@@ -31,6 +39,33 @@ pub(crate) trait Api: Send + Sync {
     fn run(&self, ops: u64, count: u32, table: u64, counter: u64) -> Result<(), DeviceError>;
     fn synchronize(&self) -> Result<(), DeviceError>;
     fn free_bytes(&self) -> Result<usize, DeviceError>;
+    /// Bytes that opening the device took, where that is known.
+    fn context_bytes(&self) -> Option<usize>;
+    fn shows_display(&self) -> bool {
+        false
+    }
+    /// Host memory that copies run from at full speed and that the device can read in place.
+    fn allocate_pinned(&self, bytes: usize) -> Result<PinnedAddress, DeviceError>;
+    fn free_pinned(&self, address: PinnedAddress);
+    /// A queue of copies that run beside everything else.
+    fn create_queue(&self) -> Result<u64, DeviceError>;
+    fn destroy_queue(&self, queue: u64);
+    /// Begins to copy `bytes` of pinned memory; they must stay as they are until the queue was waited for.
+    fn enqueue_upload(&self, queue: u64, address: u64, bytes: &[u8]) -> Result<(), DeviceError>;
+    fn wait_for_queue(&self, queue: u64) -> Result<(), DeviceError>;
+    /// Whether the state of the step that begins is to be spoilt, for tests.
+    #[cfg(has_host_device)]
+    fn spoils_step(&self) -> bool {
+        false
+    }
+}
+
+/// Where pinned memory lies, for the host and for the device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PinnedAddress {
+    host: *mut u8,
+    device: u64,
+    bytes: usize,
 }
 
 /// A handle to a device; clones are the same device.
@@ -52,11 +87,33 @@ impl Device {
         Ok(Self(Arc::new(cuda::Cuda::open(selector)?)))
     }
 
+    /// Opens what `selector` names.
+    ///
+    /// # Errors
+    /// Why there is no such device or why it can't be used.
+    pub fn open(selector: &Selector) -> Result<Self, DeviceProblem> {
+        match selector {
+            #[cfg(has_host_device)]
+            Selector::Emulated(fault) => {
+                let device = Self::host(3, 100 << 10);
+                Ok(fault.iter().fold(device, |device, fault| device.with_fault(fault.clone())))
+            }
+            gpu => Self::cuda(gpu),
+        }
+    }
+
     /// The CPU, running the device code with this many blocks and bytes of shared memory. Only for tests.
     #[cfg(has_host_device)]
     #[must_use]
     pub fn host(blocks: u32, shared_bytes: usize) -> Self {
-        Self(Arc::new(host::Host { blocks, shared_bytes }))
+        Self(Arc::new(host::Host::new(blocks, shared_bytes)))
+    }
+
+    /// This device, but something goes wrong. Only for tests.
+    #[cfg(has_host_device)]
+    #[must_use]
+    pub fn with_fault(self, fault: Fault) -> Self {
+        Self(Arc::new(faults::Faulty::new(self.0, fault)))
     }
 
     /// A line for people.
@@ -85,15 +142,47 @@ impl Device {
         self.0.free_bytes()
     }
 
+    #[cfg(has_host_device)]
+    pub(crate) fn spoils_step(&self) -> bool {
+        self.0.spoils_step()
+    }
+
+    /// Bytes that opening the device took (context and kernels), where that could be seen.
+    #[must_use]
+    pub fn context_bytes(&self) -> Option<usize> {
+        self.0.context_bytes()
+    }
+
+    /// Whether a display is shown by it.
+    #[must_use]
+    pub fn shows_display(&self) -> bool {
+        self.0.shows_display()
+    }
+
     /// Allocates memory, filled with zeros.
     ///
     /// # Errors
     /// When there is not enough.
     pub fn allocate(&self, bytes: usize) -> Result<Buffer, DeviceError> {
-        let address = self.0.allocate(bytes.max(256))?;
-        let buffer = Buffer { device: self.clone(), address, bytes };
-        self.0.fill_zero(address, bytes.max(256))?;
+        let address = self.0.allocate(bytes.max(ALIGNMENT))?;
+        let buffer = Buffer { memory: Arc::new(Memory { device: self.clone(), address }), address, bytes };
+        self.0.fill_zero(address, bytes.max(ALIGNMENT))?;
         Ok(buffer)
+    }
+
+    /// Allocates memory for buffers of these sizes, in one piece, filled with zeros.
+    ///
+    /// # Errors
+    /// When there is not enough.
+    pub fn allocate_together(&self, sizes: &[usize]) -> Result<Vec<Buffer>, DeviceError> {
+        let whole = self.allocate(together(sizes.iter().copied()))?;
+        let mut address = whole.address;
+        let part = |&bytes: &usize| {
+            let part = Buffer { memory: whole.memory.clone(), address, bytes };
+            address += bytes.next_multiple_of(ALIGNMENT) as u64;
+            part
+        };
+        Ok(sizes.iter().map(part).collect())
     }
 
     /// Allocates memory and copies `bytes` into it.
@@ -116,10 +205,31 @@ impl Device {
     }
 }
 
-/// Memory of a device.
+/// What the addresses of buffers are multiples of.
+pub(crate) const ALIGNMENT: usize = 256;
+
+/// Bytes of one piece of memory for buffers of these sizes.
+pub(crate) fn together(sizes: impl Iterator<Item = usize>) -> usize {
+    sizes.map(|bytes| bytes.next_multiple_of(ALIGNMENT)).sum()
+}
+
+/// Memory of a device, freed with its last buffer.
+#[derive(Debug)]
+struct Memory {
+    device: Device,
+    address: u64,
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.device.0.free(self.address);
+    }
+}
+
+/// A part of a device's memory.
 #[derive(Debug)]
 pub struct Buffer {
-    device: Device,
+    memory: Arc<Memory>,
     address: u64,
     bytes: usize,
 }
@@ -159,7 +269,7 @@ impl Buffer {
     /// When they don't fit or the copy fails.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), DeviceError> {
         let address = self.check("copy to the device", offset, bytes.len())?;
-        self.device.0.upload(address, bytes)
+        self.memory.device.0.upload(address, bytes)
     }
 
     /// Copies from `offset` into `bytes`.
@@ -168,7 +278,7 @@ impl Buffer {
     /// When they are not there or the copy fails.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), DeviceError> {
         let address = self.check("copy from the device", offset, bytes.len())?;
-        self.device.0.download(address, bytes)
+        self.memory.device.0.download(address, bytes)
     }
 
     /// Sets `bytes` at `offset` to zero.
@@ -177,12 +287,6 @@ impl Buffer {
     /// When they are not there or the device fails.
     pub fn clear(&self, offset: usize, bytes: usize) -> Result<(), DeviceError> {
         let address = self.check("clear", offset, bytes)?;
-        self.device.0.fill_zero(address, bytes)
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        self.device.0.free(self.address);
+        self.memory.device.0.fill_zero(address, bytes)
     }
 }

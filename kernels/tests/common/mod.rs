@@ -9,13 +9,31 @@
     missing_docs
 )]
 
-use std::sync::OnceLock;
+pub mod engine;
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 
 use half::{bf16, f16};
+use openjet_engine::gguf::GgufFile;
+use openjet_engine::model::Model;
 use openjet_engine::quant::{TensorType, dequantize_row};
 use openjet_kernels::device::{Buffer, Device, Selector};
 use openjet_kernels::program::DeviceMatrix;
 use openjet_kernels::repack::{WeightType, repack, repacked_bytes};
+
+/// Files stand in the repository, or in $OPENJET_FIXTURES when the test binary was carried to another machine.
+pub fn fixture(path: &str) -> PathBuf {
+    let root = std::env::var_os("OPENJET_FIXTURES")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".."), PathBuf::from);
+    root.join(path)
+}
+
+pub fn model(name: &str) -> Arc<Model> {
+    let folder = if name == "openjet-tiny-Q4_K_M" { "assets" } else { "engine/tests/fixtures/models" };
+    let path = fixture(&format!("{folder}/{name}.gguf"));
+    Arc::new(Model::load(Arc::new(GgufFile::open(&path).unwrap())).unwrap())
+}
 
 /// The GPU where there is one, else the device code on the CPU.
 pub fn device() -> Device {

@@ -1,0 +1,78 @@
+//! The CUDA backend: its memory is planned, shown and checked before anything is loaded.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{anyhow, bail};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use openjet_engine::backend::BackendOptions;
+use openjet_engine::model::Model;
+use openjet_kernels::CudaBackend;
+use openjet_kernels::device::Device;
+use openjet_kernels::plan::{CONTEXT_ESTIMATE, DISPLAY_RESERVE, PlanOptions, plan, ways_out};
+
+use crate::config::Config;
+
+pub(super) fn load(
+    config: &Config,
+    device: Device,
+    model: Arc<Model>,
+    backend: BackendOptions,
+    progress: &dyn Fn(String),
+) -> anyhow::Result<CudaBackend> {
+    let context = device.context_bytes().unwrap_or(CONTEXT_ESTIMATE);
+    let display = if device.shows_display() { DISPLAY_RESERVE } else { 0 };
+    let reserve = config.gpu_reserve_mib.map_or(display, |mib| (mib as usize) << 20);
+    let options = PlanOptions { backend, embedding: config.embedding, context, reserve };
+    let available = device.free_bytes()? + context;
+    let plan = plan(&model, &options, Some(available)).map_err(|e| anyhow!(e))?;
+    let (name, gpu) = (model.config.name.clone(), device.describe());
+    if plan.fits == Some(false) {
+        let ways = ways_out(&model, &options, available).map_err(|e| anyhow!(e))?;
+        let ways = ways.iter().map(|way| format!("it would fit with {way}\n")).collect::<String>();
+        bail!("{name} does not fit on {gpu}\n{plan}{ways}");
+    }
+    tracing::info!("{name} on {gpu}\n{plan}");
+    let mut loading = Loading::new(&name, progress);
+    let backend = CudaBackend::load(device, model, &plan, &mut |done, total| loading.moved(done, total))?;
+    loading.bar.finish_and_clear();
+    Ok(backend)
+}
+
+/// Tells how far the weights are: a bar on a terminal, else a line in the log now and then; and every percent to whoever
+/// watches the daemon.
+struct Loading<'a> {
+    name: &'a str,
+    progress: &'a dyn Fn(String),
+    bar: ProgressBar,
+    percent: u64,
+}
+
+/// Percents between lines of the log.
+const LOGGED: u64 = 20;
+
+impl<'a> Loading<'a> {
+    fn new(name: &'a str, progress: &'a dyn Fn(String)) -> Self {
+        // Hidden where the standard error is no terminal.
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        let style =
+            ProgressStyle::with_template("{msg} {wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        bar.set_message(format!("loading {name}"));
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Self { name, progress, bar, percent: 0 }
+    }
+
+    fn moved(&mut self, done: u64, total: u64) {
+        self.bar.set_length(total);
+        self.bar.set_position(done);
+        let percent = done * 100 / total.max(1);
+        if percent > self.percent {
+            (self.progress)(format!("loading {} onto the GPU: {percent}%", self.name));
+            if self.bar.is_hidden() && percent / LOGGED > self.percent / LOGGED {
+                tracing::info!("{percent}% of {} MiB are on the GPU", total >> 20);
+            }
+            self.percent = percent;
+        }
+    }
+}
