@@ -24,6 +24,9 @@ use crate::page::feed::Feed;
 /// Longest wait for clients to take the last bytes that they were sent.
 const LAST_BYTES: Duration = Duration::from_secs(2);
 
+/// How long a daemon whose engine has failed still answers, so that whoever checks on it hears why.
+const FAILED_STAY: Duration = Duration::from_millis(500);
+
 /// Connections to the control socket at once.
 const CONTROL_CONNECTIONS: usize = 256;
 
@@ -109,9 +112,11 @@ impl Daemon {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
             reason = engine_failed(&self.app) => {
-                notify(&[NotifyState::Status(&reason)]);
+                // The service manager takes the READY back.
+                notify(&[NotifyState::Stopping, NotifyState::Status(&reason)]);
                 // Running requests hear of it from the engine itself; give them a moment to tell their clients.
                 tokio::time::timeout(LAST_BYTES, self.app.wait_until_idle()).await.ok();
+                tokio::time::sleep(FAILED_STAY).await;
                 bail!("the engine has failed: {reason}");
             }
         }

@@ -1,8 +1,12 @@
 //! The synthetic 27B on a GPU: its known greedy text for several agents and draft depths, and every draft right or wrong as
 //! the list beside the model says. Prints what each setting yields in tokens per second.
 //!
-//! `OPENJET_SYNTH` names a model written by `openjetctl synth`; `OPENJET_SYNTH_TOKENS` how many tokens each agent writes.
+//! `OPENJET_SYNTH` names a model written by `openjetctl synth`; `OPENJET_SYNTH_TOKENS` (2000), `OPENJET_SYNTH_AGENTS` (1,4,8) and
+//! `OPENJET_SYNTH_DRAFTS` (0,1,2,3,4,5,6,7,8) say how many tokens each agent writes, in which settings. Without a GPU the device
+//! code runs on the CPU, which is slow: for a small model (`--tiny`) and a few tokens.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, missing_docs)]
+
+mod common;
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -15,7 +19,6 @@ use openjet_engine::model::Model;
 use openjet_engine::sampling::SamplingParams;
 use openjet_engine::step::{DraftSource, PAGE_TOKENS, PageId, SampleSpec, Segment, SegmentKind, Step};
 use openjet_kernels::CudaBackend;
-use openjet_kernels::device::{Device, Selector};
 
 const AGENTS: usize = 8;
 const DRAFTS: usize = 8;
@@ -171,13 +174,13 @@ fn known_text_of_the_synthetic_model() {
         println!("skipped: OPENJET_SYNTH names no model (write one with `openjetctl synth`)");
         return;
     };
-    let device = match Device::cuda(&Selector::First) {
-        Ok(device) => device,
-        Err(problem) => {
-            println!("skipped: no GPU: {problem}");
-            return;
-        }
+    let list = |name: &str, default: &str| -> Vec<usize> {
+        let text = std::env::var(name).unwrap_or_else(|_| default.to_owned());
+        text.split(',').map(|n| n.trim().parse().unwrap_or_else(|_| panic!("{name}: {n} is no number"))).collect()
     };
+    let (agents, depths) = (list("OPENJET_SYNTH_AGENTS", "1,4,8"), list("OPENJET_SYNTH_DRAFTS", "0,1,2,3,4,5,6,7,8"));
+    assert!(agents.iter().all(|&n| n <= AGENTS) && depths.iter().all(|&n| n <= DRAFTS), "too many");
+    let device = common::device();
     let tokens: usize = std::env::var("OPENJET_SYNTH_TOKENS").map_or(2000, |n| n.parse().unwrap());
     let path = Path::new(&path);
     let chain = Chain::read(path);
@@ -189,8 +192,8 @@ fn known_text_of_the_synthetic_model() {
     let mut backend = CudaBackend::new(device, model, options, &mut |_, _| ()).unwrap();
     println!("loaded in {:.1} s", started.elapsed().as_secs_f64());
     println!("agents drafts  tokens/s  ms a step  tokens a step and agent  accepted  prompts ms");
-    for agents in [1, 4, 8] {
-        for depth in [0, 1, 2, 4, 8] {
+    for &agents in &agents {
+        for &depth in &depths {
             let c = run(&mut backend, &chain, agents, depth, tokens);
             let seconds = c.decode.as_secs_f64();
             println!(

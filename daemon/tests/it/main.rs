@@ -9,6 +9,7 @@ mod completions;
 mod connections;
 mod control;
 mod errors;
+mod faults;
 mod malformed;
 mod page;
 mod process;

@@ -12,10 +12,10 @@ use crate::client::{Events, get, post};
 use crate::server::shared;
 
 /// A daemon in a process of its own; killed when dropped.
-struct Process {
-    child: Child,
-    address: SocketAddr,
-    log: BufReader<std::process::ChildStderr>,
+pub(crate) struct Process {
+    pub(crate) child: Child,
+    pub(crate) address: SocketAddr,
+    pub(crate) log: BufReader<std::process::ChildStderr>,
 }
 
 impl Drop for Process {
@@ -25,7 +25,7 @@ impl Drop for Process {
     }
 }
 
-fn command(folder: &Path, args: &[&str]) -> Command {
+pub(crate) fn command(folder: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_openjetd"));
     command.args(["--control", folder.join("control.sock").to_str().unwrap()]).args(args);
     if !args.contains(&"--backend") {
@@ -40,7 +40,12 @@ fn command(folder: &Path, args: &[&str]) -> Command {
 
 /// Starts a daemon and waits until it is ready.
 fn spawn(folder: &Path, args: &[&str]) -> Process {
-    let mut child = command(folder, &[&["--listen", "127.0.0.1:0"], args].concat()).spawn().unwrap();
+    spawn_as(&mut command(folder, &[&["--listen", "127.0.0.1:0"], args].concat()))
+}
+
+/// Starts a daemon that listens anywhere and waits until it is ready.
+pub(crate) fn spawn_as(command: &mut Command) -> Process {
+    let mut child = command.spawn().unwrap();
     let mut log = BufReader::new(child.stderr.take().unwrap());
     let mut line = String::new();
     while !line.contains("http://") {
@@ -57,7 +62,7 @@ fn spawn(folder: &Path, args: &[&str]) -> Process {
 }
 
 /// Runs the program to its end, which must be a failure, and returns what it said.
-fn failure(folder: &Path, args: &[&str]) -> String {
+pub(crate) fn failure(folder: &Path, args: &[&str]) -> String {
     let output = command(folder, args).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     String::from_utf8(output.stderr).unwrap()

@@ -271,13 +271,14 @@ impl Worker {
         tracing::error!(%error, "the engine has failed");
         let reason: Arc<str> = error.to_string().into();
         self.health = Health::Failed { reason: reason.to_string() };
+        // Before anybody hears of it: whoever asks then is told the same.
+        self.publish();
         let running = self.agents.iter_mut().filter_map(|a| a.run.take()).map(|r| r.events);
         let parked = self.parked.drain(..).filter_map(Parked::into_events);
         for events in running.chain(parked).chain(self.queue.drain(..).map(|s| s.events)) {
             // Callers that have gone away need no answer.
             let _ = events.send(Event::Failed(RequestError::Unavailable(Arc::clone(&reason))));
         }
-        self.publish();
     }
 }
 

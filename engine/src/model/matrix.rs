@@ -18,6 +18,8 @@ pub struct Matrix {
     pub rows: usize,
     /// Inputs.
     pub cols: usize,
+    /// The CPU backend rounds inputs to 8 bits in blocks of 32 first, as engines with integer kernels do. For comparisons only.
+    pub rounds_inputs: bool,
     file: Arc<GgufFile>,
     /// Where the rows are in `file`.
     range: Range<usize>,
@@ -32,7 +34,7 @@ impl fmt::Debug for Matrix {
 impl Matrix {
     /// A matrix whose rows, each of `cols` elements in type `ty`, are the bytes `range` of `file`.
     pub(super) fn new(name: String, ty: TensorType, cols: usize, file: Arc<GgufFile>, range: Range<usize>) -> Self {
-        Self { name, ty, rows: range.len() / ty.row_bytes(cols), cols, file, range }
+        Self { name, ty, rows: range.len() / ty.row_bytes(cols), cols, rounds_inputs: false, file, range }
     }
 
     /// All rows' bytes, one after the other without padding.

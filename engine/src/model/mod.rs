@@ -122,5 +122,29 @@ pub struct DraftHead {
     pub output: Matrix,
 }
 
+impl Model {
+    /// This model with [`Matrix::rounds_inputs`] set everywhere.
+    #[must_use]
+    pub fn with_rounded_inputs(mut self) -> Self {
+        fn of_block(block: &mut Block) {
+            match &mut block.mixer {
+                Mixer::Attention(m) => round([&mut m.q, &mut m.k, &mut m.v, &mut m.output]),
+                Mixer::DeltaNet(m) => round([&mut m.qkv, &mut m.gate, &mut m.alpha, &mut m.beta, &mut m.output]),
+            }
+            round([&mut block.ffn_gate, &mut block.ffn_up, &mut block.ffn_down]);
+        }
+        fn round<const N: usize>(matrices: [&mut Matrix; N]) {
+            matrices.into_iter().for_each(|matrix| matrix.rounds_inputs = true);
+        }
+        round([&mut self.output]);
+        self.blocks.iter_mut().for_each(of_block);
+        if let Some(head) = &mut self.draft_head {
+            round([&mut head.join, &mut head.output]);
+            of_block(&mut head.block);
+        }
+        self
+    }
+}
+
 #[cfg(test)]
 mod tests;

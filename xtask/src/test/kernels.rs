@@ -37,6 +37,14 @@ pub(super) fn gpu(log: &Log) -> Result<Report> {
     setup::nvcc::install()?;
     let mut test = sh::cargo();
     test.args(["test", "--release", "--locked", "--no-fail-fast", "--package", "openjet-kernels", "--tests"]);
+    if std::env::var_os("OPENJET_SYNTH").is_none() {
+        // A model with a known text; the large one takes minutes to write and is for whoever measures speed.
+        let model = log.path.with_file_name("synth.gguf");
+        let mut write = sh::cargo();
+        write.args(["run", "--release", "--locked", "--package", "openjetctl", "--", "synth", "--tiny"]).arg(&model);
+        log.run(&mut write)?;
+        test.env("OPENJET_SYNTH", model).env("OPENJET_SYNTH_TOKENS", "400");
+    }
     rust::counted(log, &mut test)
 }
 

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use super::simd::{dot, dot4};
 use crate::model::Matrix;
-use crate::quant::dequantize_row;
+use crate::quant::{TensorType, dequantize_row, quantize_q8_0};
 
 /// Weight rows that one task works on.
 const TASK_ROWS: usize = 32;
@@ -17,6 +17,8 @@ pub(super) fn matmul(w: &Matrix, x: &[f32]) -> Vec<f32> {
     if rows == 0 {
         return Vec::new();
     }
+    let rounded = w.rounds_inputs.then(|| round_to_8_bits(x));
+    let x = rounded.as_deref().unwrap_or(x);
     let mut by_output = vec![0f32; rows * w.rows];
     let task = |(t, out): (usize, &mut [f32])| {
         let mut weights = vec![0f32; 4 * w.cols];
@@ -55,6 +57,15 @@ fn outputs(w: &Matrix, x: &[f32], first: usize, out: &mut [f32], weights: &mut [
             }
         }
     }
+}
+
+/// What 8 bits in blocks of 32 keep of activations.
+fn round_to_8_bits(x: &[f32]) -> Vec<f32> {
+    let mut rounded = vec![0f32; x.len()];
+    for (x, rounded) in x.as_chunks::<32>().0.iter().zip(rounded.chunks_exact_mut(32)) {
+        dequantize_row(TensorType::Q8_0, &quantize_q8_0(x), rounded);
+    }
+    rounded
 }
 
 fn transpose(by_output: &[f32], outputs: usize, rows: usize) -> Vec<f32> {
