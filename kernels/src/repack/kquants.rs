@@ -114,14 +114,15 @@ fn q45_k(block: &[u8], five: bool, q: &mut [u8; 256]) -> Scales {
         (scales.scale[s], scales.minimum[s]) = scale_minimum(&block[4..16], s);
     }
     let (high, nibbles) = block[16..].split_at(if five { 32 } else { 0 });
-    for (i, &byte) in nibbles.iter().enumerate() {
-        let at = i / 32 * 64 + i % 32;
-        q[at] = byte & 15;
-        q[at + 32] = byte >> 4;
+    for (q, bytes) in q.as_chunks_mut::<64>().0.iter_mut().zip(nibbles.as_chunks::<32>().0) {
+        for (i, byte) in bytes.iter().enumerate() {
+            q[i] = byte & 15;
+            q[i + 32] = byte >> 4;
+        }
     }
     if five {
-        for (i, q) in q.iter_mut().enumerate() {
-            *q |= (high[i % 32] >> (i / 32) & 1) << 4;
+        for (part, q) in q.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            q.iter_mut().zip(high).for_each(|(q, high)| *q |= (high >> part & 1) << 4);
         }
     }
     scales
@@ -129,10 +130,12 @@ fn q45_k(block: &[u8], five: bool, q: &mut [u8; 256]) -> Scales {
 
 fn q6_k(block: &[u8], q: &mut [u8; 256]) -> Scales {
     let (low, high) = (&block[..128], &block[128..192]);
-    for (i, q) in q.iter_mut().enumerate() {
-        let (n, group, l) = (i / 128, i % 128 / 32, i % 32);
-        let nibble = low[64 * n + group % 2 * 32 + l] >> (group / 2 * 4) & 15;
-        *q = nibble | (high[32 * n + l] >> (2 * group) & 3) << 4;
+    for (part, q) in q.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        let (n, group) = (part / 4, part % 4);
+        let (low, high) = (&low[64 * n + group % 2 * 32..], &high[32 * n..]);
+        for ((q, low), high) in q.iter_mut().zip(low).zip(high) {
+            *q = low >> (group / 2 * 4) & 15 | (high >> (2 * group) & 3) << 4;
+        }
     }
     let mut scales = Scales { d: half(block, 208), ..Scales::default() };
     scales.scale.copy_from_slice(&block[192..208]);
