@@ -8,9 +8,12 @@ use openjet_proto::Health;
 use openjet_proto::control::DaemonStatus;
 use tokio::sync::watch;
 
+use crate::api::responses::store::ResponseStore;
 use crate::config::Config;
 use crate::http::body::BodyLimits;
 use crate::http::error::ApiError;
+use crate::http::keys::Keys;
+use crate::metrics::Metrics;
 use crate::page::feed::Feed;
 use crate::serving::Serving;
 
@@ -24,6 +27,12 @@ pub struct App {
     pub config: Config,
     /// What open pages are told.
     pub feed: Feed,
+    /// Who may ask.
+    pub keys: Keys,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// Answers that later requests may go on from.
+    pub responses: ResponseStore,
     phase: ArcSwap<Phase>,
     requests: watch::Sender<usize>,
     cut: watch::Sender<bool>,
@@ -56,17 +65,22 @@ impl Drop for RequestGuard {
 
 impl App {
     /// A daemon that is loading; `listen` is the address of its HTTP API.
-    #[must_use]
-    pub fn new(config: Config, listen: String) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// When the metrics can't be made.
+    pub fn new(config: Config, listen: String, keys: Keys) -> anyhow::Result<Self> {
+        Ok(Self {
+            keys,
+            metrics: Arc::new(Metrics::new()?),
             config,
             feed: Feed::new(),
+            responses: ResponseStore::default(),
             phase: ArcSwap::from_pointee(Phase::Loading("starting".to_owned())),
             requests: watch::Sender::new(0),
             cut: watch::Sender::new(false),
             started: Instant::now(),
             listen,
-        }
+        })
     }
 
     /// Goes on to another phase.

@@ -7,6 +7,7 @@ pub mod control;
 pub mod http;
 pub mod load;
 pub mod log;
+pub mod metrics;
 pub mod page;
 pub mod run;
 pub mod serving;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow, bail};
 use openjet_engine::backend::cpu::CpuBackend;
 use openjet_engine::backend::{Backend, BackendOptions, DEFAULT_POOL};
+use openjet_engine::constraint::Grammars;
 use openjet_engine::engine::{Engine, EngineConfig};
 use openjet_engine::gguf::{GgufFile, Problem};
 use openjet_engine::model::Model;
@@ -83,6 +84,7 @@ pub fn load(config: &Config, progress: &dyn Fn(String)) -> anyhow::Result<Servin
     );
     Ok(Serving {
         engine,
+        grammars: Grammars::new(tokenizer.clone()),
         tokenizer,
         template,
         model: ModelStatus {

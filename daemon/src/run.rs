@@ -16,6 +16,7 @@ use crate::app::{App, Phase};
 use crate::config::Config;
 use crate::control::Control;
 use crate::control::socket::{self, ControlSocket};
+use crate::http::keys::Keys;
 use crate::http::router::Router;
 use crate::http::server::{ConnectionLimits, Server};
 use crate::load;
@@ -65,7 +66,8 @@ impl Daemon {
     /// # Errors
     /// When a socket can't be had.
     pub async fn start(config: Config) -> anyhow::Result<Self> {
-        let listener = listen(&config).await?;
+        let keys = Keys::load(config.api_keys.as_deref())?;
+        let listener = listen(&config, !keys.is_empty()).await?;
         let address = listener.local_addr().context("the HTTP API's address")?;
         let path = config.control_socket();
         let (control_listener, control) = socket::bind(&path)?;
@@ -74,7 +76,7 @@ impl Daemon {
             headers: Duration::from_secs(config.header_timeout_s),
             write: Duration::from_secs(config.write_timeout_s),
         };
-        let app = Arc::new(App::new(config, address.to_string()));
+        let app = Arc::new(App::new(config, address.to_string(), keys)?);
         let (stop, stopped) = watch::channel(false);
         let http = Server::tcp(listener, limits).run(Router { app: app.clone() }, stopped.clone());
         let control_limits = ConnectionLimits { connections: CONTROL_CONNECTIONS, ..limits };
@@ -192,16 +194,17 @@ async fn engine_failed(app: &App) -> String {
     }
 }
 
-async fn listen(config: &Config) -> anyhow::Result<TcpListener> {
+async fn listen(config: &Config, keys: bool) -> anyhow::Result<TcpListener> {
     let wanted = &config.listen;
     let addresses: Vec<_> = tokio::net::lookup_host(wanted)
         .await
         .with_context(|| format!("--listen {wanted}: not an address and port, as in 127.0.0.1:18080"))?
         .collect();
-    if let Some(open) = addresses.iter().find(|a| !a.ip().is_loopback()).filter(|_| !config.listen_without_key) {
+    if let Some(open) = addresses.iter().find(|a| !a.ip().is_loopback()).filter(|_| !keys && !config.listen_without_key)
+    {
         bail!(
-            "--listen {wanted}: other machines reach {open}, and no key is asked for yet; listen on 127.0.0.1 behind a \
-             reverse proxy, or set listen_without_key = true (OPENJET_LISTEN_WITHOUT_KEY=true)"
+            "--listen {wanted}: other machines reach {open}, and no key is asked for; set api_keys to a file of keys, listen on \
+             127.0.0.1 behind a reverse proxy, or set listen_without_key = true (OPENJET_LISTEN_WITHOUT_KEY=true)"
         );
     }
     TcpListener::bind(&addresses[..]).await.map_err(|error| match error.kind() {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use openjet_engine::constraint::Grammars;
 use openjet_engine::engine::Engine;
 use openjet_engine::text::{ChatTemplate, Tokenizer};
 use openjet_proto::control::ModelStatus;
@@ -17,6 +18,8 @@ pub struct Serving {
     pub tokenizer: Arc<Tokenizer>,
     /// Messages to text, if the model has a chat template.
     pub template: Option<ChatTemplate>,
+    /// Compiles what answers are held to.
+    pub grammars: Grammars,
     /// Facts about the model.
     pub model: ModelStatus,
     /// Most tokens that one agent's context holds.

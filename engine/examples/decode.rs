@@ -75,6 +75,7 @@ fn generate(engine: &Engine, prompt: Vec<u32>, tokens: u32) -> Result<Usage, Box
         draft: None,
         session: None,
         generation_prompt_at: None,
+        constraint: None,
     })?;
     while let Some(event) = generation.events.blocking_recv() {
         match event {

@@ -5,6 +5,7 @@
 //! sampled tokens go back to the caller as events.
 
 pub mod backend;
+pub mod constraint;
 pub mod drafts;
 pub mod engine;
 pub mod gguf;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::constraint::Constraint;
 use crate::sampling::{SamplingError, SamplingParams};
 use crate::step::Sampled;
 
@@ -25,6 +26,8 @@ pub struct Request {
     pub session: Option<String>,
     /// Position in `prompt` where the template's generation prompt begins, if known: a good place for a snapshot.
     pub generation_prompt_at: Option<usize>,
+    /// What the text is held to, if to anything.
+    pub constraint: Option<Constraint>,
 }
 
 /// What the engine tells about a request, in order: `Started`, then `Tokens` any number of times, then `Finished` or
@@ -130,6 +133,14 @@ pub enum RequestError {
     /// The engine is loading, draining or has failed.
     #[error("the engine is not available: {0}")]
     Unavailable(Arc<str>),
+    /// The text can't be held any longer to what it was held to.
+    #[error("the answer can't be held to its form after {tokens} tokens: {message}")]
+    Constraint {
+        /// Tokens generated before it.
+        tokens: usize,
+        /// Why.
+        message: String,
+    },
     /// The model's numbers are not finite any more.
     #[error("the model's output is not a number after {tokens} tokens; the conversation was dropped")]
     NotFinite {

@@ -124,6 +124,7 @@ fn samples() -> Vec<Sample> {
                 start.clone(),
                 Event::ToolCallArguments { index: 0, fragment: "{\"path\": \"a b".into() },
                 Event::ToolCallBroken { index: 0 },
+                content("<function=read>\n<parameter=path>\na b"),
             ],
             (0, 1),
         ),
@@ -131,7 +132,18 @@ fn samples() -> Vec<Sample> {
         (
             false,
             "<tool_call>\n<function=read>\nhm</function>\n</tool_call>".into(),
-            vec![start, Event::ToolCallBroken { index: 0 }, content("hm</function>\n")],
+            vec![start.clone(), Event::ToolCallBroken { index: 0 }, content("<function=read>\nhm</function>\n")],
+            (0, 1),
+        ),
+        (
+            false,
+            "<tool_call>\n<function=read>\n<parameter=path>\nx <think> y\n</parameter>\n<b>".into(),
+            vec![
+                start,
+                Event::ToolCallArguments { index: 0, fragment: "{\"path\": \"x <think> y\"".into() },
+                Event::ToolCallBroken { index: 0 },
+                content("<function=read>\n<parameter=path>\nx  y\n</parameter>\n<b>"),
+            ],
             (0, 1),
         ),
     ]

@@ -13,6 +13,7 @@ use super::usage::Usage;
 use super::writer::{Delta, Writer};
 use crate::app::{App, RequestGuard};
 use crate::http::error::ApiError;
+use crate::metrics::Metrics;
 use crate::serving::Serving;
 
 /// What has become known of an answer since the last piece.
@@ -24,6 +25,8 @@ pub struct Piece {
     pub tokens: Vec<Token>,
     /// The end.
     pub end: Option<End>,
+    /// An agent has begun to read the prompt: how much of it need not be read is known.
+    pub started: bool,
 }
 
 /// A generated token.
@@ -42,6 +45,8 @@ pub struct Token {
 pub struct End {
     /// `finish_reason`.
     pub reason: EndReason,
+    /// The stop string that ended it.
+    pub stop_string: Option<String>,
     /// What it used.
     pub usage: Usage,
 }
@@ -78,6 +83,10 @@ pub struct Answer {
     usage: Usage,
     clock: Clock,
     cut: watch::Receiver<bool>,
+    metrics: Arc<Metrics>,
+    /// Who writes it, and when its latest tokens came.
+    agent: usize,
+    latest: Option<Instant>,
     log: LogLine,
     _guard: RequestGuard,
 }
@@ -100,13 +109,22 @@ impl Answer {
         let prompt_tokens = request.prompt.len();
         let session = request.session.clone();
         let generation = serving.engine.submit(request)?;
-        let log = LogLine { id: generation.id, session, usage: Usage::default(), finish: "cancelled" };
+        let log = LogLine {
+            id: generation.id,
+            session,
+            usage: Usage::default(),
+            finish: "cancelled",
+            metrics: app.metrics.clone(),
+        };
         Ok(Self {
             generation: Some(generation),
             writer,
             usage: Usage { prompt_tokens, ..Usage::default() },
             clock: Clock { submitted: Instant::now(), started: None, first_token: None },
             cut: app.cut(),
+            metrics: app.metrics.clone(),
+            agent: 0,
+            latest: None,
             log,
             _guard: guard,
         })
@@ -128,9 +146,16 @@ impl Answer {
                 return Some(Err(self.fail(ApiError::internal("the engine ended without finishing the request"))));
             };
             match event {
-                Event::Started { cached_tokens, .. } => {
+                Event::Started { agent, cached_tokens } => {
                     self.usage.cached_tokens = cached_tokens;
-                    self.clock.started = Some(Instant::now());
+                    self.agent = agent;
+                    let now = Instant::now();
+                    // A request that was parked is started again.
+                    if self.clock.started.replace(now).is_none() {
+                        let queued = now - self.clock.submitted;
+                        self.metrics.started(agent, queued, self.usage.prompt_tokens, cached_tokens);
+                    }
+                    return Some(Ok(Piece { started: true, ..Piece::default() }));
                 }
                 Event::Prefill { .. } => {}
                 Event::Tokens(tokens) => {
@@ -143,6 +168,12 @@ impl Answer {
         }
     }
 
+    /// What it used so far.
+    #[must_use]
+    pub fn usage(&self) -> &Usage {
+        &self.usage
+    }
+
     /// Whether [`Answer::next`] has nothing more.
     #[must_use]
     pub fn is_over(&self) -> bool {
@@ -150,7 +181,10 @@ impl Answer {
     }
 
     fn tokens(&mut self, tokens: Vec<openjet_engine::step::Sampled>) -> Piece {
-        self.clock.first_token.get_or_insert_with(Instant::now);
+        let now = Instant::now();
+        self.clock.first_token.get_or_insert(now);
+        let since = self.latest.replace(now).unwrap_or(self.clock.submitted);
+        self.metrics.tokens(self.agent, tokens.len(), since == self.clock.submitted, now - since);
         let mut piece = Piece::default();
         for sampled in tokens {
             let part = self.writer.part();
@@ -204,13 +238,13 @@ impl Answer {
                 return Err(self.fail(ApiError::unavailable("the request was cancelled on the server", 1)));
             }
         };
-        Ok(Piece { deltas, tokens: Vec::new(), end: Some(self.end(reason)) })
+        Ok(Piece { deltas, end: Some(self.end(reason)), ..Piece::default() })
     }
 
     fn end(&mut self, reason: EndReason) -> End {
         self.log.finish = reason.name();
         self.log.usage = self.usage.clone();
-        End { reason, usage: self.usage.clone() }
+        End { reason, stop_string: self.writer.stop_string().map(str::to_owned), usage: self.usage.clone() }
     }
 
     fn fail(&mut self, error: ApiError) -> ApiError {
@@ -227,11 +261,13 @@ struct LogLine {
     session: Option<String>,
     usage: Usage,
     finish: &'static str,
+    metrics: Arc<Metrics>,
 }
 
 impl Drop for LogLine {
     fn drop(&mut self) {
         let usage = &self.usage;
+        self.metrics.ended(self.finish, usage);
         let (offered, accepted) = usage.drafts.unwrap_or_default();
         tracing::info!(
             request = self.id,

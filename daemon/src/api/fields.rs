@@ -86,7 +86,13 @@ impl Fields {
     /// Whether a value other than null is there.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
-        self.map.get(name).is_some_and(|value| !value.is_null())
+        self.get(name).is_some()
+    }
+
+    /// A value of any type, left where it is.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.map.get(name).filter(|value| !value.is_null())
     }
 
     /// Takes a value of any type.

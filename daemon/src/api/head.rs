@@ -42,7 +42,13 @@ impl Head {
 /// `PREFIX-` and 128 random bits.
 #[must_use]
 pub fn new_id(prefix: &str) -> String {
-    format!("{prefix}-{:016x}{:016x}", random_u64(), random_u64())
+    new_id_after(&format!("{prefix}-"))
+}
+
+/// `prefix` and 128 random bits.
+#[must_use]
+pub fn new_id_after(prefix: &str) -> String {
+    format!("{prefix}{:016x}{:016x}", random_u64(), random_u64())
 }
 
 /// Seconds since 1970.

@@ -8,7 +8,8 @@ use crate::http::body::{Body, json_response};
 use crate::http::error::ApiError;
 use crate::serving::Serving;
 
-/// The loaded model, in the `data` list of the `OpenAI` API and in the `models` list that some clients look for.
+/// The loaded model, in the `data` list that the `OpenAI` and Anthropic APIs have, and in the `models` list that some clients
+/// look for.
 ///
 /// # Errors
 /// 503 while there is none.
@@ -18,6 +19,9 @@ pub fn list(app: &App) -> Result<Response<Body>, ApiError> {
     let body = json!({
         "object": "list",
         "data": [entry(&serving)],
+        "has_more": false,
+        "first_id": name,
+        "last_id": name,
         "models": [{ "name": name, "model": name, "type": "model", "capabilities": ["completion"] }],
     });
     Ok(json_response(StatusCode::OK, &body))
@@ -42,6 +46,8 @@ fn entry(serving: &Serving) -> Value {
         "object": "model",
         "created": serving.loaded_at,
         "owned_by": "openjet",
+        "type": "model",
+        "display_name": serving.model.name,
         "meta": {
             "n_ctx": serving.context,
             "n_ctx_train": serving.model.context,

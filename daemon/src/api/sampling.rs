@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::fields::{Field, Fields, done, integer, kind, refused, wrong_type};
 use crate::http::error::ApiError;
 
-/// Most stop strings.
+/// Most stop strings in the `OpenAI` API.
 const STOPS: usize = 4;
 
 /// Longest stop string, in bytes.
@@ -74,35 +74,75 @@ pub struct Generate {
     pub return_token_ids: bool,
 }
 
+impl Generate {
+    /// What a request gets that says nothing.
+    #[must_use]
+    pub fn new(defaults: SamplingDefaults) -> Self {
+        let params = SamplingParams {
+            temperature: defaults.temperature,
+            top_k: defaults.top_k,
+            top_p: defaults.top_p,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            logit_bias: Vec::new(),
+            seed: random_u64(),
+            logprobs: None,
+        };
+        Self {
+            model: None,
+            stream: false,
+            include_usage: false,
+            params,
+            stops: Vec::new(),
+            ignore_end: false,
+            draft: None,
+            return_token_ids: false,
+        }
+    }
+}
+
 /// Takes [`FIELDS`] out of a request. `logprobs` is the API's own and stays unset.
 ///
 /// # Errors
 /// 400 names the field.
 pub fn read(fields: &mut Fields, defaults: SamplingDefaults, vocab: usize) -> Result<Generate, ApiError> {
-    let stream = fields.boolean("stream")?.unwrap_or(false);
-    let include_usage = stream_options(fields, stream)?;
+    let mut generate = Generate::new(defaults);
+    generate.stream = fields.boolean("stream")?.unwrap_or(false);
+    generate.include_usage = stream_options(fields, generate.stream)?;
     fields.integer("n", 1..=1)?;
-    Ok(Generate {
-        model: fields.string("model")?,
-        stream,
-        include_usage,
-        params: SamplingParams {
-            temperature: fields.number("temperature", 0.0..=2.0)?.map_or(defaults.temperature, |v| v as f32),
-            top_k: fields.integer("top_k", -1..=i64::from(i32::MAX))?.map_or(defaults.top_k, |k| k.max(0) as u32),
-            top_p: fields.number("top_p", 0.0..=1.0)?.map_or(defaults.top_p, |v| v as f32),
-            min_p: fields.number("min_p", 0.0..=1.0)?.unwrap_or(0.0) as f32,
-            repetition_penalty: fields.number("repetition_penalty", 0.01..=10.0)?.unwrap_or(1.0) as f32,
-            presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(0.0) as f32,
-            frequency_penalty: fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(0.0) as f32,
-            logit_bias: logit_bias(fields, vocab)?,
-            seed: seed(fields)?,
-            logprobs: None,
-        },
-        stops: stops(fields)?,
-        ignore_end: fields.boolean("ignore_eos")?.unwrap_or(false),
-        draft: fields.integer("draft", 0..=16)?.map(|k| k as usize),
-        return_token_ids: fields.boolean("return_token_ids")?.unwrap_or(false),
-    })
+    generate.model = fields.string("model")?;
+    let params = &mut generate.params;
+    core(fields, params)?;
+    params.min_p = fields.number("min_p", 0.0..=1.0)?.unwrap_or(0.0) as f32;
+    params.repetition_penalty = fields.number("repetition_penalty", 0.01..=10.0)?.unwrap_or(1.0) as f32;
+    params.presence_penalty = fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(0.0) as f32;
+    params.frequency_penalty = fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(0.0) as f32;
+    params.logit_bias = logit_bias(fields, vocab)?;
+    params.seed = seed(fields)?.unwrap_or(params.seed);
+    generate.stops = stops(fields, "stop", STOPS)?;
+    generate.ignore_end = fields.boolean("ignore_eos")?.unwrap_or(false);
+    generate.draft = fields.integer("draft", 0..=16)?.map(|k| k as usize);
+    generate.return_token_ids = fields.boolean("return_token_ids")?.unwrap_or(false);
+    Ok(generate)
+}
+
+/// Takes `temperature`, `top_p` and `top_k`, which every API has.
+///
+/// # Errors
+/// 400 names the field.
+pub fn core(fields: &mut Fields, params: &mut SamplingParams) -> Result<(), ApiError> {
+    if let Some(temperature) = fields.number("temperature", 0.0..=2.0)? {
+        params.temperature = temperature as f32;
+    }
+    if let Some(top_p) = fields.number("top_p", 0.0..=1.0)? {
+        params.top_p = top_p as f32;
+    }
+    if let Some(top_k) = fields.integer("top_k", -1..=i64::from(i32::MAX))? {
+        params.top_k = top_k.max(0) as u32;
+    }
+    Ok(())
 }
 
 fn stream_options(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {
@@ -118,14 +158,10 @@ fn stream_options(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {
     Ok(include)
 }
 
-fn seed(fields: &mut Fields) -> Result<u64, ApiError> {
-    match fields.take("seed") {
-        None => Ok(random_u64()),
-        Some(value) => value
-            .as_u64()
-            .or_else(|| integer(&value).map(i64::cast_unsigned))
-            .ok_or_else(|| wrong_type(&fields.path("seed"), "a whole number of 64 bits", &value)),
-    }
+fn seed(fields: &mut Fields) -> Result<Option<u64>, ApiError> {
+    let Some(value) = fields.take("seed") else { return Ok(None) };
+    let seed = value.as_u64().or_else(|| integer(&value).map(i64::cast_unsigned));
+    seed.map(Some).ok_or_else(|| wrong_type(&fields.path("seed"), "a whole number of 64 bits", &value))
 }
 
 /// A number that nobody can guess.
@@ -141,16 +177,21 @@ pub fn random_u64() -> u64 {
     }
 }
 
-fn stops(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
-    let path = fields.path("stop");
-    let items = match fields.take("stop") {
+/// Takes the strings that end the text.
+///
+/// # Errors
+/// 400 names the field.
+pub fn stops(fields: &mut Fields, name: &str, most: usize) -> Result<Vec<String>, ApiError> {
+    let path = fields.path(name);
+    let items = match fields.take(name) {
         None => return Ok(Vec::new()),
         Some(Value::Array(items)) => items,
         Some(item @ Value::String(_)) => vec![item],
         Some(other) => return Err(wrong_type(&path, "a string or a list of strings", &other)),
     };
-    if items.len() > STOPS {
-        return Err(ApiError::param(path, format!("`stop` has {} strings, but may have up to {STOPS}", items.len())));
+    if items.len() > most {
+        let message = format!("`{path}` has {} strings, but may have up to {most}", items.len());
+        return Err(ApiError::param(path, message));
     }
     let one = |(i, item): (usize, Value)| {
         let path = format!("{path}[{i}]");

@@ -13,8 +13,8 @@ pub struct StopMatcher {
 pub struct Passed {
     /// Text that is in no stop string.
     pub text: String,
-    /// A stop string was found: nothing follows.
-    pub stopped: bool,
+    /// The stop string that was found: nothing follows.
+    pub stopped: Option<String>,
 }
 
 impl StopMatcher {
@@ -27,17 +27,18 @@ impl StopMatcher {
     /// Takes the next piece.
     pub fn push(&mut self, piece: &str) -> Passed {
         if self.stops.is_empty() {
-            return Passed { text: piece.to_owned(), stopped: false };
+            return Passed { text: piece.to_owned(), stopped: None };
         }
         let mut text = std::mem::take(&mut self.held) + piece;
         // The one that is complete first, so that the borders of pieces make no difference.
-        let found = self.stops.iter().filter_map(|stop| text.find(stop.as_str()).map(|at| (at + stop.len(), at))).min();
-        if let Some((_, at)) = found {
+        let found =
+            self.stops.iter().filter_map(|stop| text.find(stop.as_str()).map(|at| (at + stop.len(), at, stop))).min();
+        if let Some((_, at, stop)) = found {
             text.truncate(at);
-            return Passed { text, stopped: true };
+            return Passed { text, stopped: Some(stop.clone()) };
         }
         self.held = text.split_off(text.len() - self.may_begin(&text));
-        Passed { text, stopped: false }
+        Passed { text, stopped: None }
     }
 
     /// The text is over: what was held back is no stop string after all.
@@ -73,7 +74,7 @@ mod tests {
         for piece in pieces {
             let passed = matcher.push(piece);
             out += &passed.text;
-            if passed.stopped {
+            if passed.stopped.is_some() {
                 return (out, true);
             }
         }

@@ -8,6 +8,7 @@ use openjet_engine::text::{ControlTokens, Tokenizer};
 use serde_json::{Value, json};
 
 use super::chat;
+use super::conversation::prompt;
 use super::fields::{Field, Fields, done, integer};
 use crate::app::App;
 use crate::http::body::{Body, json_response, read_json};
@@ -86,6 +87,6 @@ pub async fn apply_template(app: &Arc<App>, request: Request<Incoming>) -> Resul
     let serving = app.serving()?;
     let body = read_json(request, app.body_limits()).await?;
     let chat = chat::request::parse(body, serving.defaults, serving.model.vocab)?;
-    let (text, prompt) = chat::text(serving, chat.chat).await?;
+    let (text, prompt) = prompt::text(serving, chat.chat).await?;
     Ok(json_response(StatusCode::OK, &json!({ "prompt": text, "tokens": prompt.tokens })))
 }

@@ -27,7 +27,7 @@ pub enum Delta {
         /// The piece.
         piece: String,
     },
-    /// A call that began is none: its arguments will never be whole.
+    /// A call that began is none: its arguments will never be whole. What was written of it follows as content.
     Broken {
         /// The call.
         index: usize,
@@ -46,6 +46,7 @@ pub struct Writer {
     /// Calls that are whole.
     calls: usize,
     stopped: bool,
+    stop_string: Option<String>,
 }
 
 impl Writer {
@@ -59,6 +60,7 @@ impl Writer {
             one_call,
             calls: 0,
             stopped: false,
+            stop_string: None,
         }
     }
 
@@ -94,6 +96,12 @@ impl Writer {
     #[must_use]
     pub fn stopped(&self) -> bool {
         self.stopped
+    }
+
+    /// The stop string that was found.
+    #[must_use]
+    pub fn stop_string(&self) -> Option<&str> {
+        self.stop_string.as_deref()
     }
 
     /// Tool calls that are whole.
@@ -146,6 +154,7 @@ impl Writer {
         if !passed.text.is_empty() {
             out.push(Delta::Content(passed.text));
         }
-        self.stopped |= passed.stopped;
+        self.stopped |= passed.stopped.is_some();
+        self.stop_string = passed.stopped;
     }
 }

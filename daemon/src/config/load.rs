@@ -256,7 +256,7 @@ mod tests {
         Jail::expect_with(|jail| {
             jail.create_file("x.toml", &uncommented)?;
             let shown = load(&cli(&["--config", "x.toml"])).unwrap();
-            let examples = ["model", "control", "gpu", "gpu_reserve_mib", "ctx"];
+            let examples = ["model", "control", "gpu", "gpu_reserve_mib", "ctx", "api_keys"];
             let without = |config: &Config| {
                 let mut all = serde_json::to_value(config).unwrap();
                 all.as_object_mut().unwrap().retain(|key, _| !examples.contains(&key.as_str()));

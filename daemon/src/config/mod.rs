@@ -40,6 +40,10 @@ pub struct Config {
     pub agents_max: usize,
     /// Address and port of the HTTP API.
     pub listen: String,
+    /// File of API keys; without it systemd's credential `api-keys`, if there is one.
+    pub api_keys: Option<PathBuf>,
+    /// Origins whose web pages may use the API.
+    pub cors_origins: Vec<String>,
     /// Listen on an address that other machines reach, though no key is asked for.
     pub listen_without_key: bool,
     /// Unix socket for control; a place that suits the machine without it.
@@ -63,6 +67,8 @@ pub struct Config {
     pub queue: usize,
     /// Refuse a request that names another model than the loaded one.
     pub strict_model: bool,
+    /// Hold every tool call to the tool's schema, asked or not.
+    pub strict_calls: bool,
     /// Largest request body, in MiB.
     pub body_limit_mib: usize,
     /// Seconds that a client has for a request's headers.
@@ -88,6 +94,8 @@ impl Default for Config {
             agents: 4,
             agents_max: DEFAULT_AGENTS_MAX,
             listen: "127.0.0.1:18080".to_owned(),
+            api_keys: None,
+            cors_origins: Vec::new(),
             listen_without_key: false,
             control: None,
             backend: BackendChoice::Auto,
@@ -99,6 +107,7 @@ impl Default for Config {
             kv: KvType::Q8_0,
             queue: 64,
             strict_model: false,
+            strict_calls: false,
             body_limit_mib: 32,
             header_timeout_s: 15,
             body_timeout_s: 60,

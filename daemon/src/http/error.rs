@@ -1,6 +1,6 @@
-//! What went wrong with a request, in the shape of the `OpenAI` API.
+//! What went wrong with a request, in the shape of the API that it came by.
 
-use hyper::header::{ALLOW, HeaderValue, RETRY_AFTER};
+use hyper::header::{ALLOW, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::{Response, StatusCode};
 use openjet_engine::request::RequestError;
 use serde_json::{Value, json};
@@ -22,6 +22,15 @@ struct Inner {
     overflow: Option<(usize, usize)>,
     retry_after_s: Option<u64>,
     allow: Option<&'static str>,
+}
+
+/// Whose shape an error has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// `{"error": {...}}`.
+    OpenAi,
+    /// `{"type": "error", "error": {...}}`.
+    Anthropic,
 }
 
 impl ApiError {
@@ -46,6 +55,19 @@ impl ApiError {
     /// 400: a field can't be served; `param` is its path, as in `messages[2].content`.
     pub fn param(param: impl Into<String>, message: impl Into<String>) -> Self {
         Self::bad_request(message).with_param(param)
+    }
+
+    /// 401.
+    pub fn unauthorized(message: impl Into<String>) -> Self {
+        let message = format!("{}; send it as `Authorization: Bearer KEY` or `x-api-key: KEY`", message.into());
+        Self::new(StatusCode::UNAUTHORIZED, "authentication_error", message).with_code("invalid_api_key")
+    }
+
+    /// 429: one client's share is used up.
+    pub fn too_many(message: impl Into<String>, retry_after_s: u64) -> Self {
+        let mut error = Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message);
+        error.0.retry_after_s = Some(retry_after_s);
+        error.with_code("rate_limit_exceeded")
     }
 
     /// 404.
@@ -129,9 +151,16 @@ impl ApiError {
         self.0.param.as_deref()
     }
 
-    /// `{"error": {...}}`.
+    /// The response's body.
     #[must_use]
-    pub fn to_json(&self) -> Value {
+    pub fn to_json(&self, family: Family) -> Value {
+        match family {
+            Family::OpenAi => self.openai(),
+            Family::Anthropic => self.anthropic(),
+        }
+    }
+
+    fn openai(&self) -> Value {
         let Inner { kind, code, message, param, overflow, .. } = &*self.0;
         let mut error = json!({ "message": message, "type": kind, "param": param, "code": code });
         if let Some((prompt, context)) = overflow {
@@ -141,12 +170,37 @@ impl ApiError {
         json!({ "error": error })
     }
 
+    fn anthropic(&self) -> Value {
+        let Inner { status, message, overflow, .. } = &*self.0;
+        let kind = match status.as_u16() {
+            401 => "authentication_error",
+            403 => "permission_error",
+            404 => "not_found_error",
+            413 => "request_too_large",
+            429 => "rate_limit_error",
+            503 => "overloaded_error",
+            500.. => "api_error",
+            _ => "invalid_request_error",
+        };
+        // The words by which clients know that they have to compact the conversation.
+        let message = match overflow {
+            Some((prompt, context)) => format!("prompt is too long: {prompt} tokens > {context} maximum"),
+            None => message.clone(),
+        };
+        json!({ "type": "error", "error": { "type": kind, "message": message } })
+    }
+
     /// The whole response.
     #[must_use]
-    pub fn to_response(&self) -> Response<Body> {
-        let mut response = json_response(self.0.status, &self.to_json());
+    pub fn to_response(&self, family: Family) -> Response<Body> {
+        let mut response = json_response(self.0.status, &self.to_json(family));
         if let Some(seconds) = self.0.retry_after_s {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.0.status == StatusCode::UNAUTHORIZED {
+            // Browsers then ask for it, for the page.
+            let scheme = HeaderValue::from_static("Basic realm=\"openjet\", charset=\"UTF-8\"");
+            response.headers_mut().insert(WWW_AUTHENTICATE, scheme);
         }
         if let Some(allow) = self.0.allow {
             response.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));
@@ -169,6 +223,7 @@ impl From<RequestError> for ApiError {
                 Self::unavailable(message, retry_after_s).with_code("queue_full")
             }
             RequestError::Unavailable(_) => Self::unavailable(message, 5),
+            RequestError::Constraint { .. } => Self::internal(message).with_code("constraint_failed"),
             RequestError::NotFinite { .. } => Self::internal(message).with_code("not_finite"),
             RequestError::NothingAllowed { .. } => Self::internal(message).with_code("nothing_allowed"),
         }

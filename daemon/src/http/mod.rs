@@ -1,7 +1,9 @@
 //! HTTP: connections, limits, bodies, errors. What the endpoints do is in [`crate::api`] and [`crate::control`].
 
 pub mod body;
+pub mod cors;
 pub mod error;
+pub mod keys;
 pub mod router;
 pub mod server;
 pub mod sse;

@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response};
 
 use super::body::Body;
-use super::error::ApiError;
+use super::cors;
+use super::error::{ApiError, Family};
 use super::server::Handler;
 use crate::api;
 use crate::app::App;
-use crate::page;
+use crate::{metrics, page};
 
 /// Answers the HTTP API's requests.
 #[derive(Clone, Debug)]
@@ -24,6 +26,9 @@ pub struct Router {
 enum Endpoint {
     Chat,
     Completions,
+    Messages,
+    CountTokens,
+    Responses,
     Models,
     Model,
     Health,
@@ -31,6 +36,7 @@ enum Endpoint {
     Tokenize,
     Detokenize,
     ApplyTemplate,
+    Metrics,
     Feed,
     Page,
 }
@@ -40,12 +46,16 @@ impl Endpoint {
         Some(match path {
             "/v1/chat/completions" => Self::Chat,
             "/v1/completions" => Self::Completions,
+            "/v1/messages" => Self::Messages,
+            "/v1/messages/count_tokens" => Self::CountTokens,
+            "/v1/responses" => Self::Responses,
             "/v1/models" => Self::Models,
             "/health" => Self::Health,
             "/slots" => Self::Slots,
             "/tokenize" => Self::Tokenize,
             "/detokenize" => Self::Detokenize,
             "/apply-template" => Self::ApplyTemplate,
+            "/metrics" => Self::Metrics,
             "/ws" => Self::Feed,
             _ if path.starts_with("/v1/models/") => Self::Model,
             _ if page::file(path).is_some() => Self::Page,
@@ -55,25 +65,64 @@ impl Endpoint {
 
     fn allow(self) -> &'static str {
         match self {
-            Self::Models | Self::Model | Self::Health | Self::Slots | Self::Feed | Self::Page => "GET, HEAD",
+            Self::Models | Self::Model | Self::Health | Self::Slots | Self::Metrics | Self::Feed | Self::Page => {
+                "GET, HEAD"
+            }
             _ => "POST",
         }
     }
 }
 
+/// Whose errors a request's client understands.
+fn family<B>(request: &Request<B>) -> Family {
+    let anthropic =
+        request.uri().path().starts_with("/v1/messages") || request.headers().contains_key("anthropic-version");
+    if anthropic { Family::Anthropic } else { Family::OpenAi }
+}
+
 impl Handler for Router {
     async fn handle(&self, request: Request<Incoming>) -> Response<Body> {
-        match self.answer(request).await {
+        let family = family(&request);
+        let origin = cors::allowed(&request, &self.app.config.cors_origins);
+        let mut response = match self.admitted(request, origin.is_some()).await {
             Ok(response) => response,
             Err(error) => {
                 tracing::debug!(status = error.status().as_u16(), message = error.message(), "refused");
-                error.to_response()
+                error.to_response(family)
             }
+        };
+        if let Some(origin) = origin {
+            cors::open(&mut response, origin);
         }
+        response
     }
 }
 
 impl Router {
+    /// The answer to a request that may ask.
+    async fn admitted(&self, request: Request<Incoming>, cross_origin: bool) -> Result<Response<Body>, ApiError> {
+        if cross_origin && cors::is_preflight(&request) {
+            return Ok(cors::preflight(&request));
+        }
+        // Whether it lives is nobody's secret.
+        if request.uri().path() == "/health" {
+            return self.answer(request).await;
+        }
+        let admission = self.app.keys.admit(&request)?;
+        let response = self.answer(request).await?;
+        if !admission.is_limited() {
+            return Ok(response);
+        }
+        // It counts until the last byte is sent or the client has left.
+        Ok(response.map(|body| {
+            let kept = move |frame| {
+                let _until_the_end = &admission;
+                frame
+            };
+            body.map_frame(kept).boxed_unsync()
+        }))
+    }
+
     async fn answer(&self, request: Request<Incoming>) -> Result<Response<Body>, ApiError> {
         let path = request.uri().path().to_owned();
         let endpoint = Endpoint::of(&path).ok_or_else(|| {
@@ -92,9 +141,13 @@ impl Router {
             Endpoint::Health => Ok(api::health::health(app)),
             Endpoint::Models => api::models::list(app),
             Endpoint::Model => api::models::one(app, path.trim_start_matches("/v1/models/")),
+            Endpoint::Metrics => metrics::scrape(app),
             Endpoint::Slots => api::health::slots(app),
             Endpoint::Chat => api::chat::answer(app, request).await,
             Endpoint::Completions => api::completions::answer(app, request).await,
+            Endpoint::Messages => api::messages::answer(app, request).await,
+            Endpoint::CountTokens => api::messages::count_tokens(app, request).await,
+            Endpoint::Responses => api::responses::answer(app, request).await,
             Endpoint::Tokenize => api::text::tokenize(app, request).await,
             Endpoint::Detokenize => api::text::detokenize(app, request).await,
             Endpoint::Feed => page::feed::open(app, request),

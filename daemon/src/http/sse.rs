@@ -18,6 +18,11 @@ pub trait EventSource: Send + 'static {
     /// The next bytes of the stream, any number of whole events; `None` at the end. Must be cancel-safe: it is dropped and
     /// called again around pings.
     fn next(&mut self) -> impl Future<Output = Option<Bytes>> + Send;
+
+    /// What is sent when there has been nothing to say for a while.
+    fn ping(&self) -> Bytes {
+        Bytes::from_static(b": ping\n\n")
+    }
 }
 
 /// One `data:` event.
@@ -35,7 +40,7 @@ pub fn event(name: &str, value: &Value) -> String {
 /// What ends a stream of the `OpenAI` chat and completion APIs.
 pub const DONE: &str = "data: [DONE]\n\n";
 
-/// A response that sends `source`'s events, and a comment whenever it has been silent for `ping`.
+/// A response that sends `source`'s events, and a sign of life whenever it has been silent for `ping`.
 pub fn response<S: EventSource>(source: S, ping: Duration) -> Response<Body> {
     let mut response = Response::new(BodyExt::boxed_unsync(StreamBody::new(frames(source, ping))));
     let headers = response.headers_mut();
@@ -50,7 +55,7 @@ fn frames<S: EventSource>(source: S, ping: Duration) -> impl Stream<Item = Resul
         let bytes = match tokio::time::timeout(ping, source.next()).await {
             Ok(Some(bytes)) => bytes,
             Ok(None) => return None,
-            Err(_) => Bytes::from_static(b": ping\n\n"),
+            Err(_) => source.ping(),
         };
         Some((Ok(Frame::data(bytes)), source))
     })

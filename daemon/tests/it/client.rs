@@ -113,8 +113,14 @@ pub(crate) struct Events {
 
 impl Events {
     pub(crate) fn open(address: SocketAddr, path: &str, body: &Value) -> Self {
+        Self::open_with(address, path, "", body)
+    }
+
+    /// With more headers.
+    pub(crate) fn open_with(address: SocketAddr, path: &str, headers: &str, body: &Value) -> Self {
         let mut stream = connect(address);
-        write_request(&mut stream, "POST", path, "Content-Type: application/json\r\n", body.to_string().as_bytes());
+        let headers = format!("Content-Type: application/json\r\n{headers}");
+        write_request(&mut stream, "POST", path, &headers, body.to_string().as_bytes());
         let mut reader = BufReader::new(stream);
         let mut line = String::new();
         reader.read_line(&mut line).unwrap();
@@ -140,6 +146,11 @@ impl Events {
             }
             self.comments += usize::from(line.starts_with(':'));
         }
+    }
+
+    /// All events to the end of the stream.
+    pub(crate) fn rest(mut self) -> Vec<Value> {
+        std::iter::from_fn(|| self.next()).map(|data| serde_json::from_str(&data).unwrap()).collect()
     }
 
     /// All events up to `[DONE]`, which must come last.

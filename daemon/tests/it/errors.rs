@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use openjetd::app::App;
 use openjetd::config::Config;
+use openjetd::http::keys::Keys;
 use openjetd::http::router::Router;
 use openjetd::http::server::{ConnectionLimits, Server};
 use serde_json::{Value, json};
@@ -137,7 +138,7 @@ fn everything_is_503_while_the_model_is_loaded() {
         tokio::runtime::Runtime::new().unwrap().block_on(async {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             sender.send(listener.local_addr().unwrap()).unwrap();
-            let app = Arc::new(App::new(Config::default(), String::new()));
+            let app = Arc::new(App::new(Config::default(), String::new(), Keys::default()).unwrap());
             let second = Duration::from_secs(1);
             let limits = ConnectionLimits { connections: 8, headers: second, write: second };
             let (_running, stop) = tokio::sync::watch::channel(false);

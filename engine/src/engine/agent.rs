@@ -8,7 +8,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::EngineConfig;
 use super::queue::Submission;
 use crate::drafts::{DepthController, Lookup, StepCost};
-use crate::request::{Event, Finish, FinishReason, Request, Usage};
+use crate::request::{Event, Finish, FinishReason, Request, RequestError, Usage};
 use crate::step::{DraftSource, PAGE_TOKENS, PageId, SlotId};
 
 /// A conversation in a slot.
@@ -145,6 +145,9 @@ impl Agent {
             sampled.pop();
         }
         let ids: Vec<u32> = sampled.iter().map(|s| s.token).collect();
+        if let Some(constraint) = &mut run.request.constraint {
+            ids.iter().for_each(|&id| constraint.accept(id));
+        }
         self.tokens.extend_from_slice(&ids);
         if lookup {
             run.lookup.extend(&ids);
@@ -158,6 +161,19 @@ impl Agent {
             run.send(Event::Tokens(sampled));
         }
         end
+    }
+
+    /// Ends the request if its text can't be held any longer to what it was held to.
+    pub(super) fn fail_constraint(&mut self) -> bool {
+        let constraint = self.run.as_ref().and_then(|run| run.request.constraint.as_ref());
+        let Some(message) = constraint.and_then(|constraint| constraint.error()).map(str::to_owned) else {
+            return false;
+        };
+        if let Some(run) = self.run.take() {
+            run.send(Event::Failed(RequestError::Constraint { tokens: self.facts.generated, message }));
+        }
+        self.tokens.truncate(self.consumed);
+        true
     }
 
     /// Ends the request.
@@ -195,11 +211,15 @@ impl Run {
         next_limit: usize,
     ) -> Drafts {
         let allowed = self.request.draft.unwrap_or(usize::MAX);
+        let forced = self.request.constraint.as_mut().map(|constraint| constraint.forced(limit.min(allowed)));
         let (head, lookup) = (config.draft.min(allowed), config.lookup_draft.min(allowed));
         let wanted = |controller: &mut DepthController, max: usize, cost| {
             if config.fixed_depth { max } else { controller.depth(max, cost) }
         };
         let next_depth = wanted(&mut self.head_depth, head.min(next_limit), cost);
+        if let Some(tokens) = forced.filter(|tokens| !tokens.is_empty()) {
+            return Drafts { source: DraftSource::Given, tokens, next_depth };
+        }
         if config.lookup && lookup > 0 {
             let free = StepCost { draft: 0.0, ..cost };
             let found = self.lookup.propose(lookup.min(limit)).to_vec();
@@ -212,6 +232,11 @@ impl Run {
         }
         self.proposal.truncate(limit);
         Drafts { source: DraftSource::Head, tokens: std::mem::take(&mut self.proposal), next_depth }
+    }
+
+    /// What may follow the newest token and each draft; drafts that may not be accepted are cut off.
+    pub(super) fn constrain(&mut self, drafts: &mut Vec<u32>) -> Vec<Option<Vec<u32>>> {
+        self.request.constraint.as_mut().map_or_else(Vec::new, |constraint| constraint.masks(drafts))
     }
 
     fn observe(&mut self, facts: &mut Facts, drafts: &Drafts, accepted: usize) {

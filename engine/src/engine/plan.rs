@@ -18,6 +18,8 @@ pub(super) struct Part {
     pub(super) prompt: bool,
     /// A token is chosen after the last accepted row.
     samples: bool,
+    /// The tokens that may follow each row.
+    masks: Vec<Option<Vec<u32>>>,
 }
 
 impl Part {
@@ -36,7 +38,7 @@ impl Part {
             output: agent.tokens.get(prompt.len()..).unwrap_or_default(),
             end_tokens: &run.end_tokens,
             budget: (run.budget - agent.facts.generated) as u32,
-            masks: &[],
+            masks: &self.masks,
             draft_depth: self.drafts.next_depth,
         });
         let kind = if self.prompt { SegmentKind::Prompt } else { SegmentKind::Decode(self.drafts.source) };
@@ -76,10 +78,11 @@ fn decode(i: usize, agent: &mut Agent, config: &EngineConfig, cost: StepCost, mo
     let left = run.budget - agent.facts.generated;
     let room = config.context - agent.consumed - 1;
     let limit = most.min(left - 1).min(room);
-    let drafts = run.choose_drafts(config, cost, limit, most.min(left.saturating_sub(2)));
+    let mut drafts = run.choose_drafts(config, cost, limit, most.min(left.saturating_sub(2)));
+    let masks = run.constrain(&mut drafts.tokens);
     let drafts = within_context(drafts, config, agent.consumed + 1);
     let tokens = std::iter::once(newest).chain(drafts.tokens.iter().copied()).collect();
-    Some(Part { agent: i, tokens, drafts, prompt: false, samples: true })
+    Some(Part { agent: i, tokens, drafts, prompt: false, samples: true, masks })
 }
 
 /// The draft head writes cells past the newest token: they too must lie inside the context.
@@ -121,5 +124,6 @@ fn prompt(i: usize, agent: &mut Agent, config: &EngineConfig, cost: StepCost, ch
     } else {
         nothing
     };
-    Some(Part { agent: i, tokens: run.request.prompt[from..end].to_vec(), drafts, prompt: true, samples })
+    let masks = if samples { run.constrain(&mut Vec::new()) } else { Vec::new() };
+    Some(Part { agent: i, tokens: run.request.prompt[from..end].to_vec(), drafts, prompt: true, samples, masks })
 }

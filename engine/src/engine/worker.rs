@@ -253,7 +253,10 @@ impl Worker {
         run.prefill = false;
         self.totals.tokens_generated += output.tokens.len() as u64;
         let end = agent.take(output.tokens, &part.drafts, output.accepted, self.config.lookup);
-        if let Some((reason, token)) = end {
+        if agent.fail_constraint() {
+            self.totals.requests_finished += 1;
+            self.resize();
+        } else if let Some((reason, token)) = end {
             self.finish(part.agent, reason, token);
         }
         Ok(())

@@ -13,6 +13,7 @@ mod vocabulary;
 
 pub use detokenizer::Detokenizer;
 pub use output::{CallCounts, OutputEvent, OutputParser, OutputPart, ToolSchemas};
+pub(crate) use output::{Conversion, conversion};
 pub use spec::{TokenKind, TokenizerError, TokenizerSpec};
 pub use template::{Chat, ChatTemplate, Prompt, TemplateError};
 pub use tokenizer::{ControlTokens, Tokenizer};

@@ -39,6 +39,7 @@ pub fn request(prompt: &[u32], max_tokens: u32) -> Request {
         draft: None,
         session: None,
         generation_prompt_at: None,
+        constraint: None,
     }
 }
 

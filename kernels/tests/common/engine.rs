@@ -33,6 +33,7 @@ pub fn request(prompt: Vec<u32>, params: SamplingParams, tokens: u32) -> Request
         draft: None,
         session: None,
         generation_prompt_at: None,
+        constraint: None,
     }
 }
 

@@ -3,23 +3,29 @@
 use openjet_engine::text::Chat;
 use serde_json::{Map, Value};
 
+use super::messages;
+use crate::api::conversation::tools::Choice;
+use crate::api::conversation::{Conversation, format};
 use crate::api::fields::{Field, Fields, done, harmless, refused, wrong_type};
-use crate::api::messages;
-use crate::api::sampling::{self, Generate, SamplingDefaults, TOP_LOGPROBS};
+use crate::api::sampling::{self, SamplingDefaults, TOP_LOGPROBS};
 use crate::http::error::ApiError;
 
 /// The fields of `/v1/chat/completions` besides [`sampling::FIELDS`].
 pub const FIELDS: &[Field] = &[
     done("messages", "roles system, developer, user, assistant, tool; text only"),
     done("tools", "functions"),
-    done("tool_choice", "none or auto"),
+    done("tool_choice", "none, auto, required, or a function; a call that must be is held to the function's schema"),
     done("parallel_tool_calls", "false ends the answer after its first call"),
     done("max_tokens", "without it as many as the context holds"),
     done("max_completion_tokens", "the same as max_tokens"),
     done("logprobs", "log probabilities of the content's tokens"),
     done("top_logprobs", "0 to 20 alternatives"),
-    done("response_format", "only text"),
+    done(
+        "response_format",
+        "text, json_object, json_schema; regex with a field regex, grammar with a field grammar (Lark)",
+    ),
     done("enable_thinking", "false: answer without thinking first"),
+    done("thinking_budget", "most tokens of thinking; then it is closed"),
     done("reasoning_effort", "none, minimal, low, medium, high or xhigh, as far as the template knows it"),
     done("chat_template_kwargs", "variables for the chat template"),
     done("modalities", "only text"),
@@ -41,42 +47,30 @@ pub const FIELDS: &[Field] = &[
 /// Template variables that the server sets itself.
 const RESERVED: [&str; 4] = ["messages", "tools", "add_generation_prompt", "raise_exception"];
 
-/// A chat request.
-#[derive(Clone, Debug)]
-pub struct ChatRequest {
-    /// What all endpoints share.
-    pub generate: Generate,
-    /// What the template is given.
-    pub chat: Chat,
-    /// End the answer after its first tool call.
-    pub one_call: bool,
-    /// Most tokens of the answer.
-    pub max_tokens: Option<u32>,
-}
-
 /// Reads a request; `vocab` is the vocabulary's size.
 ///
 /// # Errors
 /// 400 names the field.
-pub fn parse(body: Value, defaults: SamplingDefaults, vocab: usize) -> Result<ChatRequest, ApiError> {
+pub fn parse(body: Value, defaults: SamplingDefaults, vocab: usize) -> Result<Conversation, ApiError> {
     let mut fields = Fields::new("", body)?;
     let messages = fields.list("messages")?.ok_or_else(|| fields.missing("messages"))?;
     let mut generate = sampling::read(&mut fields, defaults, vocab)?;
     generate.params.logprobs = logprobs(&mut fields)?;
     let tools = messages::tools(fields.list("tools")?.unwrap_or_default())?;
-    let wanted = tool_choice(&mut fields, !tools.is_empty())?;
-    let (thinking, effort) = reasoning_effort(&mut fields)?;
+    let (tools, mut form) = tools.choose("tool_choice", tool_choice(&mut fields)?)?;
+    form.answer = format::response_format(&mut fields)?;
+    form.thinking_budget = fields.integer("thinking_budget", 0..=i64::from(u32::MAX))?.map(|n| n as usize);
+    let (thinking, effort) = effort(&mut fields, "reasoning_effort")?;
     let chat = Chat {
-        messages: messages::normalise(messages)?,
-        tools: Some(tools).filter(|tools| wanted && !tools.is_empty()),
+        messages: messages::history(messages)?.into_messages(),
+        tools,
         add_generation_prompt: true,
         enable_thinking: fields.boolean("enable_thinking")?.or(thinking),
         reasoning_effort: effort,
         kwargs: kwargs(&mut fields)?,
     };
     let one_call = fields.boolean("parallel_tool_calls")? == Some(false);
-    let request = ChatRequest { generate, chat, one_call, max_tokens: max_tokens(&mut fields)? };
-    response_format(&mut fields)?;
+    let request = Conversation { generate, chat, one_call, form, max_tokens: max_tokens(&mut fields)? };
     modalities(&mut fields)?;
     fields.finish(&[FIELDS, sampling::FIELDS])?;
     Ok(request)
@@ -95,34 +89,33 @@ fn logprobs(fields: &mut Fields) -> Result<Option<u8>, ApiError> {
     }
 }
 
-/// Whether the model is to know of the tools.
-fn tool_choice(fields: &mut Fields, have_tools: bool) -> Result<bool, ApiError> {
-    let value = fields.take("tool_choice");
-    let needs_tools = |what: &str| {
-        let message = format!("`tool_choice` is {what}, but there are no tools");
-        Err(ApiError::param("tool_choice", message).with_code("invalid_value"))
-    };
-    match value {
-        None => Ok(true),
+fn tool_choice(fields: &mut Fields) -> Result<Choice, ApiError> {
+    match fields.take("tool_choice") {
+        None => Ok(Choice::Auto),
         Some(Value::String(choice)) => match choice.as_str() {
-            "none" => Ok(false),
-            "auto" => Ok(true),
-            "required" if !have_tools => needs_tools("required"),
-            "required" => Err(not_forced("required")),
+            "none" => Ok(Choice::Never),
+            "auto" => Ok(Choice::Auto),
+            "required" => Ok(Choice::Any),
             other => {
-                Err(ApiError::param("tool_choice", format!("`tool_choice` can't be `{other}`; it is none or auto"))
-                    .with_code("invalid_value"))
+                let message = format!("`tool_choice` can't be `{other}`; it is none, auto, required or a function");
+                Err(ApiError::param("tool_choice", message).with_code("invalid_value"))
             }
         },
-        Some(Value::Object(_)) if !have_tools => needs_tools("a function"),
-        Some(Value::Object(_)) => Err(not_forced("a function")),
+        Some(choice @ Value::Object(_)) => {
+            let mut choice = Fields::new("tool_choice", choice)?;
+            let kind = choice.required_string("type")?;
+            if kind != "function" {
+                let message = format!("`tool_choice.type` can't be `{kind}`; it is function");
+                return Err(ApiError::param("tool_choice.type", message).with_code("unsupported_parameter"));
+            }
+            let mut function = choice.object("function")?.ok_or_else(|| choice.missing("function"))?;
+            let name = function.required_string("name")?;
+            function.finish(&[])?;
+            choice.finish(&[])?;
+            Ok(Choice::Named(name))
+        }
         Some(other) => Err(wrong_type("tool_choice", "a string or an object", &other)),
     }
-}
-
-fn not_forced(what: &str) -> ApiError {
-    let message = format!("`tool_choice` can't be {what} yet: this server can't force a call; send auto or none");
-    ApiError::param("tool_choice", message).with_code("unsupported_parameter")
 }
 
 fn max_tokens(fields: &mut Fields) -> Result<Option<u32>, ApiError> {
@@ -152,36 +145,23 @@ fn kwargs(fields: &mut Fields) -> Result<Map<String, Value>, ApiError> {
 }
 
 /// Whether to think at all, if that is said, and the effort in the words of the family's templates.
-fn reasoning_effort(fields: &mut Fields) -> Result<(Option<bool>, Option<String>), ApiError> {
-    let Some(effort) = fields.string("reasoning_effort")? else { return Ok((None, None)) };
-    let effort = match effort.as_str() {
-        "none" => return Ok((Some(false), None)),
-        "minimal" | "low" => "low",
-        "medium" => "medium",
-        "high" | "xhigh" => "xhigh",
-        other => {
-            let message =
-                format!("`reasoning_effort` can't be `{other}`; it is none, minimal, low, medium, high or xhigh");
-            return Err(ApiError::param("reasoning_effort", message).with_code("invalid_value"));
+///
+/// # Errors
+/// 400 names the field.
+pub fn effort(fields: &mut Fields, name: &str) -> Result<(Option<bool>, Option<String>), ApiError> {
+    let path = fields.path(name);
+    let effort = match fields.string(name)?.as_deref() {
+        None => return Ok((None, None)),
+        Some("none") => return Ok((Some(false), None)),
+        Some("minimal" | "low") => "low",
+        Some("medium") => "medium",
+        Some("high" | "xhigh" | "max") => "xhigh",
+        Some(other) => {
+            let message = format!("`{path}` can't be `{other}`; it is none, minimal, low, medium, high, xhigh or max");
+            return Err(ApiError::param(path, message).with_code("invalid_value"));
         }
     };
     Ok((None, Some(effort.to_owned())))
-}
-
-fn response_format(fields: &mut Fields) -> Result<(), ApiError> {
-    let Some(mut format) = fields.object("response_format")? else { return Ok(()) };
-    let path = format.path("type");
-    match format.required_string("type")?.as_str() {
-        "text" => format.finish(&[]),
-        "json_object" | "json_schema" => {
-            let message =
-                "answers can't be held to JSON yet; leave `response_format` out, or send {\"type\": \"text\"}";
-            Err(ApiError::param("response_format", message).with_code("unsupported_parameter"))
-        }
-        other => {
-            Err(ApiError::param(path, format!("`{other}` is no response format; send text")).with_code("invalid_value"))
-        }
-    }
 }
 
 fn modalities(fields: &mut Fields) -> Result<(), ApiError> {
@@ -201,7 +181,7 @@ mod tests {
 
     use super::*;
 
-    fn parse_with(extra: Value) -> Result<ChatRequest, ApiError> {
+    fn parse_with(extra: Value) -> Result<Conversation, ApiError> {
         let mut body = json!({"messages": [{"role": "user", "content": "hi"}]});
         body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
         parse(body, SamplingDefaults::FAMILY, 100)
@@ -261,10 +241,18 @@ mod tests {
             (json!({"top_logprobs": 2}), "top_logprobs"),
             (json!({"logprobs": true, "top_logprobs": 21}), "top_logprobs"),
             (json!({"tool_choice": "required"}), "tool_choice"),
-            (json!({"tools": [tool()], "tool_choice": "required"}), "tool_choice"),
-            (json!({"tools": [tool()], "tool_choice": {"type": "function", "function": {"name": "f"}}}), "tool_choice"),
-            (json!({"response_format": {"type": "json_object"}}), "response_format"),
-            (json!({"response_format": {"type": "json_schema", "json_schema": {}}}), "response_format"),
+            (json!({"tools": [tool()], "tool_choice": {"type": "function", "function": {"name": "g"}}}), "tool_choice"),
+            (json!({"tools": [tool()], "tool_choice": {"type": "custom"}}), "tool_choice.type"),
+            (
+                json!({"response_format": {"type": "json_schema", "json_schema": {}}}),
+                "response_format.json_schema.schema",
+            ),
+            (
+                json!({"response_format": {"type": "json_schema", "json_schema": {"schema": 3}}}),
+                "response_format.json_schema.schema",
+            ),
+            (json!({"response_format": {"type": "regex"}}), "response_format.regex"),
+            (json!({"thinking_budget": -1}), "thinking_budget"),
             (json!({"response_format": {"type": "yaml"}}), "response_format.type"),
             (json!({"reasoning_effort": "huge"}), "reasoning_effort"),
             (json!({"chat_template_kwargs": {"messages": []}}), "chat_template_kwargs.messages"),

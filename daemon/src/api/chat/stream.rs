@@ -11,7 +11,7 @@ use crate::api::head::{Head, new_id};
 use crate::api::logprobs;
 use crate::api::usage::Usage;
 use crate::api::writer::Delta;
-use crate::http::error::ApiError;
+use crate::http::error::{ApiError, Family};
 use crate::http::sse::{DONE, EventSource, data};
 use crate::serving::Serving;
 
@@ -56,6 +56,9 @@ impl ChatStream {
 
     fn piece(&mut self, piece: Piece) -> String {
         let mut out = String::new();
+        if piece.started {
+            return out;
+        }
         if !self.begun {
             self.begun = true;
             let mut first = self.chunk(&json!({ "role": "assistant", "content": "" }), None);
@@ -71,7 +74,7 @@ impl ChatStream {
         }
         for delta in merge(piece.deltas) {
             let carries_content = matches!(delta, Delta::Content(_));
-            // Of a call that turns out to be none the client hears by the finish reason.
+            // Of a call that turns out to be none the client hears by its text and the finish reason.
             let Some(delta) = delta_json(delta) else { continue };
             let mut chunk = self.chunk(&delta, None);
             self.attach(&mut chunk, carries_content);
@@ -121,7 +124,7 @@ impl ChatStream {
 
     fn error(&mut self, error: &ApiError) -> String {
         self.ended = true;
-        data(&error.to_json())
+        data(&error.to_json(Family::OpenAi))
     }
 }
 

@@ -90,6 +90,7 @@ fn choice(
         draft: asked.generate.draft,
         session,
         generation_prompt_at: None,
+        constraint: None,
     };
     let answer = Answer::submit(app, serving, request, writer).map_err(|error| error.overflow_of("prompt"))?;
     Ok(Choice { answer, echo, prompt_ids, wants_logprobs: asked.generate.params.logprobs.is_some(), offset: 0 })

@@ -10,7 +10,7 @@ use super::format::{Choice, text};
 use crate::api::answer::Piece;
 use crate::api::head::Head;
 use crate::api::usage::Usage;
-use crate::http::error::ApiError;
+use crate::http::error::{ApiError, Family};
 use crate::http::sse::{DONE, EventSource, data};
 use crate::serving::Serving;
 
@@ -87,7 +87,7 @@ impl EventSource for CompletionStream {
                 (index, Ok(piece)) => self.piece(index, piece),
                 (_, Err(error)) => {
                     self.ended = true;
-                    data(&error.to_json())
+                    data(&error.to_json(Family::OpenAi))
                 }
             };
             if !events.is_empty() {

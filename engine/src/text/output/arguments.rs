@@ -36,7 +36,7 @@ impl ToolSchemas {
 
 /// How a value becomes JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Conversion {
+pub(crate) enum Conversion {
     /// A string, whatever it says.
     Text,
     /// JSON of one of these types; a string if it is none.
@@ -45,7 +45,7 @@ pub(super) enum Conversion {
 
 /// The JSON types that a schema allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Types {
+pub(crate) struct Types {
     string: bool,
     number: bool,
     boolean: bool,
@@ -56,6 +56,21 @@ pub(super) struct Types {
 
 impl Types {
     const ANY: Self = Self { string: true, number: true, boolean: true, null: true, object: true, array: true };
+
+    /// Whether every value is allowed.
+    pub(crate) fn is_any(self) -> bool {
+        self == Self::ANY
+    }
+
+    /// Whether strings are allowed.
+    pub(crate) fn has_string(self) -> bool {
+        self.string
+    }
+
+    /// Whether objects or arrays are allowed.
+    pub(crate) fn has_container(self) -> bool {
+        self.object || self.array
+    }
 
     fn or(self, other: Self) -> Self {
         Self {
@@ -98,7 +113,8 @@ impl Types {
     }
 }
 
-fn conversion(schema: &Json, root: Option<&Json>) -> Conversion {
+/// How a value of this schema becomes JSON; `root` is the document that its references point into.
+pub(crate) fn conversion(schema: &Json, root: Option<&Json>) -> Conversion {
     let types = types(schema, root, 0);
     let text = Types { string: true, ..Types::default() };
     if types == text { Conversion::Text } else { Conversion::Json(types) }

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! A call ends the reasoning before it. What follows `<tool_call>` but is no call comes out as text of the section that it
-//! stands in, without the marker.
+//! stands in, without the marker; so does what was written of a call that breaks.
 
 mod arguments;
 mod markers;
@@ -21,7 +21,8 @@ mod markers;
 use serde_json::Value as Json;
 
 pub use arguments::ToolSchemas;
-use arguments::{Conversion, quote_part};
+use arguments::quote_part;
+pub(crate) use arguments::{Conversion, conversion};
 use markers::{find_marker, held_back, starts};
 
 /// A piece of a model's output.
@@ -50,7 +51,8 @@ pub enum OutputEvent {
         /// Number of the call.
         index: usize,
     },
-    /// A call that began can't be finished, as its text ended or makes no sense. Its arguments are no JSON.
+    /// A call that began can't be finished, as its text ended or makes no sense. Its arguments are no JSON; what was written
+    /// of it follows as content.
     ToolCallBroken {
         /// Number of the call.
         index: usize,
@@ -125,6 +127,8 @@ struct Call {
     name: String,
     /// Parameters so far.
     parameters: usize,
+    /// What was written of it, in case that it breaks.
+    written: String,
 }
 
 /// A value that began.
@@ -171,7 +175,10 @@ impl OutputParser {
                 self.counts.broken += 1;
                 self.text(&rest);
             }
-            State::Function(call) | State::Parameter(call, _) => self.broken(&call),
+            State::Function(mut call) | State::Parameter(mut call, _) => {
+                call.written.push_str(&rest);
+                self.broken(&call);
+            }
         }
         let blank = std::mem::take(&mut self.blank);
         if self.begun && !blank.is_empty() {
@@ -228,7 +235,8 @@ impl OutputParser {
         let rest = self.buffer.trim_start();
         match tag(rest, "<function=") {
             Tag::Found { name, len } => {
-                let call = Call { index: self.started, name: name.to_owned(), parameters: 0 };
+                let written = rest[..len].to_owned();
+                let call = Call { index: self.started, name: name.to_owned(), parameters: 0, written };
                 self.take(self.buffer.len() - rest.len() + len);
                 self.started += 1;
                 self.enter(Section::Content);
@@ -255,7 +263,7 @@ impl OutputParser {
             let open = if call.parameters == 0 { "{" } else { ", " };
             self.arguments(&call, format!("{open}{}: ", Json::from(name)));
             call.parameters += 1;
-            self.take(skipped + len);
+            call.written.push_str(&self.take(skipped + len));
             if conversion == Conversion::Text {
                 self.arguments(&call, "\"".into());
             }
@@ -282,7 +290,7 @@ impl OutputParser {
         true
     }
 
-    fn advance_parameter(&mut self, call: Call, mut value: Value) -> bool {
+    fn advance_parameter(&mut self, mut call: Call, mut value: Value) -> bool {
         const END: &str = "</parameter>";
         // The newline after the tag is not part of the value, nor is the one before the end.
         if !value.begun {
@@ -291,12 +299,13 @@ impl OutputParser {
                 return false;
             }
             if self.buffer.starts_with('\n') {
-                self.take(1);
+                call.written.push_str(&self.take(1));
             }
             value.begun = true;
         }
         if let Some(at) = self.buffer.find(END) {
             let text = self.take(at + END.len());
+            call.written.push_str(&text);
             let text = text[..at].strip_suffix('\n').unwrap_or(&text[..at]);
             let fragment = match value.conversion {
                 Conversion::Text => quote_part(text) + "\"",
@@ -309,6 +318,7 @@ impl OutputParser {
         if value.conversion == Conversion::Text {
             let kept = ["\n</parameter>", END].map(|end| markers::overlap(&self.buffer, end)).into_iter().max();
             let text = self.take(self.buffer.len() - kept.unwrap_or(0));
+            call.written.push_str(&text);
             if !text.is_empty() {
                 self.arguments(&call, quote_part(&text));
             }
@@ -354,6 +364,12 @@ impl OutputParser {
     fn broken(&mut self, call: &Call) {
         self.counts.broken += 1;
         self.events.push(OutputEvent::ToolCallBroken { index: call.index });
+        let mut rest = call.written.as_str();
+        while let Some((range, _)) = find_marker(rest) {
+            self.text(&rest[..range.start]);
+            rest = &rest[range.end..];
+        }
+        self.text(rest);
     }
 
     /// Removes the first `len` bytes of the buffer.

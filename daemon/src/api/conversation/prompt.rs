@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use openjet_engine::constraint::Constraint;
 use openjet_engine::text::{Chat, ChatTemplate, Prompt, TemplateError};
 
-use super::request::ChatRequest;
+use super::{Conversation, hold};
 use crate::http::error::ApiError;
 use crate::serving::Serving;
 
@@ -12,12 +13,29 @@ use crate::serving::Serving;
 ///
 /// # Errors
 /// 400 with the template's own words when it refuses the conversation.
-pub async fn render(serving: Arc<Serving>, request: ChatRequest) -> Result<(ChatRequest, Prompt), ApiError> {
+pub async fn render(serving: Arc<Serving>, conversation: Conversation) -> Result<(Conversation, Prompt), ApiError> {
     let render = move || {
-        let prompt = template(&serving)?.prompt(&request.chat, &serving.tokenizer).map_err(refused)?;
-        Ok((request, prompt))
+        let prompt = template(&serving)?.prompt(&conversation.chat, &serving.tokenizer).map_err(refused)?;
+        Ok((conversation, prompt))
     };
     apart(render).await
+}
+
+/// As [`render`], and compiles what the answer is held to.
+///
+/// # Errors
+/// As [`render`], or 400 for a form that can't be kept to.
+pub async fn prepare(
+    serving: Arc<Serving>,
+    conversation: Conversation,
+    strict_calls: bool,
+) -> Result<(Conversation, Prompt, Option<Constraint>), ApiError> {
+    let prepare = move || {
+        let prompt = template(&serving)?.prompt(&conversation.chat, &serving.tokenizer).map_err(refused)?;
+        let constraint = hold::constraint(&serving, &conversation, prompt.in_thinking, strict_calls)?;
+        Ok((conversation, prompt, constraint))
+    };
+    apart(prepare).await
 }
 
 /// The text of a conversation, and its tokens.

@@ -1,8 +1,10 @@
-//! Chat messages: checked, and brought into the form that chat templates read.
+//! Chat messages and tools of the `OpenAI` chat API.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::fields::{Field, Fields, done, harmless, kind, refused, wrong_type};
+use crate::api::conversation::history::{self, AssistantTurn, History};
+use crate::api::conversation::tools::{Function, Tools};
+use crate::api::fields::{Field, Fields, done, harmless, refused, wrong_type};
 use crate::http::error::ApiError;
 
 const TEXT_ONLY: &str = "this server takes text only";
@@ -39,68 +41,41 @@ const CALL: &[Field] = &[
 
 const FUNCTION: &[Field] = &[done("name", "the function's name"), done("arguments", "JSON of an object, in a string")];
 
-/// The messages as a template reads them: `developer` is `system`, leading system messages are one, later ones stand where
-/// they are as user turns (templates take a system message at the start only, and moving it there would change the text
-/// before it), tool calls have their arguments as objects.
+/// The conversation so far.
 ///
 /// # Errors
 /// 400 names the message and field.
-pub fn normalise(messages: Vec<Value>) -> Result<Vec<Value>, ApiError> {
+pub(super) fn history(messages: Vec<Value>) -> Result<History, ApiError> {
     if messages.is_empty() {
         return Err(ApiError::param("messages", "`messages` is empty; send at least one message"));
     }
-    let mut out: Vec<Value> = Vec::with_capacity(messages.len());
+    let mut history = History::default();
     for (i, message) in messages.into_iter().enumerate() {
-        let message = one(format!("messages[{i}]"), message)?;
-        if message["role"] != "system" {
-            out.push(message);
-            continue;
-        }
-        let text = message["content"].as_str().unwrap_or_default();
-        match out.last_mut() {
-            None => out.push(message),
-            Some(last) if last["role"] == "system" => {
-                let joined = format!("{}\n\n{text}", last["content"].as_str().unwrap_or_default());
-                last["content"] = Value::String(joined);
-            }
-            Some(_) => out.push(json!({ "role": "user", "content": format!("<system>\n{text}\n</system>") })),
-        }
+        one(format!("messages[{i}]"), message, &mut history)?;
     }
-    Ok(out)
+    Ok(history)
 }
 
-fn one(path: String, message: Value) -> Result<Value, ApiError> {
+fn one(path: String, message: Value, history: &mut History) -> Result<(), ApiError> {
     let mut fields = Fields::new(path, message)?;
     let role = fields.required_string("role")?;
-    let mut out = Map::new();
     match role.as_str() {
-        "system" | "developer" => {
-            out.insert("role".to_owned(), json!("system"));
-            out.insert("content".to_owned(), required_content(&mut fields)?);
-        }
-        "user" => {
-            out.insert("role".to_owned(), json!("user"));
-            out.insert("content".to_owned(), required_content(&mut fields)?);
-        }
+        "system" | "developer" => history.system(&required_content(&mut fields)?),
+        "user" => history.user(&required_content(&mut fields)?),
         "tool" => {
-            out.insert("role".to_owned(), json!("tool"));
-            out.insert("content".to_owned(), required_content(&mut fields)?);
-            if let Some(id) = fields.string("tool_call_id")? {
-                out.insert("tool_call_id".to_owned(), Value::String(id));
-            }
+            let text = required_content(&mut fields)?;
+            history.tool(fields.string("tool_call_id")?.as_deref(), &text);
         }
-        "assistant" => assistant(&mut fields, &mut out)?,
+        "assistant" => history.assistant(assistant(&mut fields)?),
         other => {
             let message = format!("`{other}` is no role; use system, developer, user, assistant or tool");
             return Err(ApiError::param(fields.path("role"), message).with_code("invalid_value"));
         }
     }
-    fields.finish(&[MESSAGE])?;
-    Ok(Value::Object(out))
+    fields.finish(&[MESSAGE])
 }
 
-fn assistant(fields: &mut Fields, out: &mut Map<String, Value>) -> Result<(), ApiError> {
-    out.insert("role".to_owned(), json!("assistant"));
+fn assistant(fields: &mut Fields) -> Result<AssistantTurn, ApiError> {
     let content = content(fields)?;
     let reasoning = match fields.string("reasoning_content")? {
         Some(text) => {
@@ -113,17 +88,10 @@ fn assistant(fields: &mut Fields, out: &mut Map<String, Value>) -> Result<(), Ap
     if content.is_none() && calls.is_empty() && reasoning.is_none() {
         return Err(fields.missing("content"));
     }
-    out.insert("content".to_owned(), Value::String(content.unwrap_or_default()));
-    if let Some(text) = reasoning {
-        out.insert("reasoning_content".to_owned(), Value::String(text));
-    }
-    if !calls.is_empty() {
-        let path = fields.path("tool_calls");
-        let calls: Result<_, _> =
-            calls.into_iter().enumerate().map(|(i, call)| tool_call(format!("{path}[{i}]"), call)).collect();
-        out.insert("tool_calls".to_owned(), Value::Array(calls?));
-    }
-    Ok(())
+    let path = fields.path("tool_calls");
+    let calls: Result<_, _> =
+        calls.into_iter().enumerate().map(|(i, call)| tool_call(format!("{path}[{i}]"), call)).collect();
+    Ok(AssistantTurn { reasoning, content: content.unwrap_or_default(), calls: calls? })
 }
 
 fn tool_call(path: String, call: Value) -> Result<Value, ApiError> {
@@ -148,11 +116,11 @@ fn tool_call(path: String, call: Value) -> Result<Value, ApiError> {
     }
     function.finish(&[FUNCTION])?;
     fields.finish(&[CALL])?;
-    Ok(json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } }))
+    Ok(history::call(&id, &name, &arguments))
 }
 
-fn required_content(fields: &mut Fields) -> Result<Value, ApiError> {
-    content(fields)?.map(Value::String).ok_or_else(|| fields.missing("content"))
+fn required_content(fields: &mut Fields) -> Result<String, ApiError> {
+    content(fields)?.ok_or_else(|| fields.missing("content"))
 }
 
 /// A message's text; parts are joined without anything between them, as templates do.
@@ -200,16 +168,16 @@ const TOOL_FUNCTION: &[Field] = &[
     done("name", "the function's name"),
     done("description", "for the model"),
     done("parameters", "JSON schema of the arguments"),
-    harmless("strict", "calls are not held to their schema yet, strict or not"),
+    done("strict", "calls are held to the schema while they are written"),
 ];
 
-/// The tools as a template reads them: type, name, description and parameters, in the client's order.
+/// The tools.
 ///
 /// # Errors
 /// 400 names the tool and field.
-pub fn tools(tools: Vec<Value>) -> Result<Vec<Value>, ApiError> {
-    let mut names = std::collections::HashSet::new();
-    let one = |(i, tool): (usize, Value)| {
+pub(super) fn tools(tools: Vec<Value>) -> Result<Tools, ApiError> {
+    let mut out = Tools::default();
+    for (i, tool) in tools.into_iter().enumerate() {
         let mut fields = Fields::new(format!("tools[{i}]"), tool)?;
         let kind_of = fields.required_string("type")?;
         if kind_of != "function" {
@@ -217,38 +185,11 @@ pub fn tools(tools: Vec<Value>) -> Result<Vec<Value>, ApiError> {
             return Err(ApiError::param(fields.path("type"), message).with_code("unsupported_tool"));
         }
         let mut function = fields.object("function")?.ok_or_else(|| fields.missing("function"))?;
-        let name_path = function.path("name");
-        let name = function.required_string("name")?;
-        let usable = |c: char| c.is_alphanumeric() || "_-.:/".contains(c);
-        if name.is_empty() || name.len() > 256 || !name.chars().all(usable) {
-            let message = format!("`{name_path}` must be letters, digits and _-.:/ only, up to 256 of them");
-            return Err(ApiError::param(name_path, message).with_code("invalid_value"));
-        }
-        let mut out = Map::new();
-        out.insert("name".to_owned(), Value::String(name.clone()));
-        if let Some(description) = function.string("description")? {
-            out.insert("description".to_owned(), Value::String(description));
-        }
-        if let Some(parameters) = function.take("parameters") {
-            if !parameters.is_object() {
-                let path = function.path("parameters");
-                return Err(ApiError::param(
-                    path.clone(),
-                    format!("`{path}` must be a JSON schema, not {}", kind(&parameters)),
-                ));
-            }
-            out.insert("parameters".to_owned(), parameters);
-        }
+        out.add(function.path("name"), Function::read(&mut function, "parameters")?)?;
         function.finish(&[TOOL_FUNCTION])?;
         fields.finish(&[TOOL])?;
-        if !names.insert(name.clone()) {
-            return Err(
-                ApiError::param(name_path, format!("there are two tools named `{name}`")).with_code("invalid_value")
-            );
-        }
-        Ok(json!({ "type": "function", "function": out }))
-    };
-    tools.into_iter().enumerate().map(one).collect()
+    }
+    Ok(out)
 }
 
 #[cfg(test)]
@@ -256,9 +197,10 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::needless_pass_by_value)]
 
     use super::*;
+    use crate::api::conversation::tools::Choice;
 
     fn list(value: Value) -> Result<Vec<Value>, ApiError> {
-        normalise(value.as_array().unwrap().clone())
+        history(value.as_array().unwrap().clone()).map(History::into_messages)
     }
 
     #[test]
@@ -337,7 +279,9 @@ mod tests {
 
     #[test]
     fn tools_are_checked() {
-        let parse = |value: Value| tools(value.as_array().unwrap().clone());
+        let parse = |value: Value| {
+            tools(value.as_array().unwrap().clone()).map(|tools| tools.choose("", Choice::Auto).unwrap().0.unwrap())
+        };
         let schema = json!({"type": "object", "properties": {"z": {}, "a": {}}});
         let tool = json!({"type": "function", "function": {"name": "f", "description": "d", "parameters": schema, "strict": true}});
         let out = parse(json!([tool])).unwrap();
