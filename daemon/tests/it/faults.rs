@@ -13,7 +13,7 @@ const BODY: &str = "/v1/completions";
 
 /// `openjetd` on an emulated GPU with a fault, small enough to start quickly.
 fn arguments(fault: &'static str) -> [&'static str; 8] {
-    ["--backend", "cuda", "--gpu", fault, "--ctx", "2048", "--draft", "1"]
+    ["--backend", "cuda", "--gpu", fault, "--ctx", "2048", "--draft", "0"]
 }
 
 #[test]
@@ -33,7 +33,7 @@ fn a_lost_gpu_ends_the_daemon_and_says_why() {
         messages
     });
     let mut command =
-        command(folder.path(), &[&["--listen", "127.0.0.1:0"], &arguments("emulated:lost:6")[..]].concat());
+        command(folder.path(), &[&["--listen", "127.0.0.1:0"], &arguments("emulated:lost:4")[..]].concat());
     command.env("NOTIFY_SOCKET", &notify);
     let mut process = spawn_as(&mut command);
     let body = json!({"prompt": "x", "max_tokens": 200, "ignore_eos": true, "stream": true});
@@ -50,6 +50,9 @@ fn a_lost_gpu_ends_the_daemon_and_says_why() {
     let mut log = String::new();
     process.log.read_to_string(&mut log).unwrap();
     assert!(log.contains("the engine has failed") && log.contains("the GPU is lost"), "{log}");
+    // The plan is shown before the weights move.
+    let place = |what: &str| log.find(what).unwrap_or_else(|| panic!("no {what:?} in {log}"));
+    assert!(place("\n  key-value pool  ") < place("% of "), "{log}");
     let messages = listener.join().unwrap();
     let place = |what: &str| messages.find(what).unwrap_or_else(|| panic!("no {what} in {messages}"));
     assert!(place("100%") < place("READY=1") && place("READY=1") < place("STOPPING=1"), "{messages}");
@@ -72,10 +75,10 @@ fn numbers_that_are_not_finite_fail_that_request_alone() {
     let folder = tempfile::tempdir().unwrap();
     let process = spawn_as(&mut command(
         folder.path(),
-        &[&["--listen", "127.0.0.1:0"], &arguments("emulated:nan:3")[..]].concat(),
+        &[&["--listen", "127.0.0.1:0"], &arguments("emulated:nan:1")[..]].concat(),
     ));
     let ask =
-        || post(process.address, BODY, &json!({"prompt": "x", "max_tokens": 6, "ignore_eos": true, "temperature": 0}));
+        || post(process.address, BODY, &json!({"prompt": "x", "max_tokens": 2, "ignore_eos": true, "temperature": 0}));
     let response = ask();
     assert_eq!((response.status, &response.json()["error"]["code"]), (500, &json!("not_finite")), "{response:?}");
     assert_eq!(ask().status, 200);

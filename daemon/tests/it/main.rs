@@ -9,6 +9,7 @@ mod completions;
 mod connections;
 mod control;
 mod errors;
+#[cfg(target_arch = "x86_64")]
 mod faults;
 mod held;
 mod keys;
