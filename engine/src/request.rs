@@ -30,7 +30,7 @@ pub struct Request {
     pub constraint: Option<Constraint>,
 }
 
-/// What the engine tells about a request, in order: `Started`, then `Tokens` any number of times, then `Finished` or
+/// What the engine tells about a request, in order: `Started`, then `Tokens` any number of times, each after `Drafted` where there were drafts, then `Finished` or
 /// `Failed`.
 #[derive(Clone, Debug)]
 pub enum Event {
@@ -47,6 +47,13 @@ pub enum Event {
         done: usize,
         /// Prompt tokens in all.
         total: usize,
+    },
+    /// Drafts that the step verified before the tokens that follow.
+    Drafted {
+        /// How many.
+        offered: usize,
+        /// Of these, accepted.
+        accepted: usize,
     },
     /// New tokens, at least one. An end token is not among them.
     Tokens(Vec<Sampled>),

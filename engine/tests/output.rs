@@ -166,6 +166,38 @@ fn outputs_are_taken_apart_however_they_are_cut() {
     }
 }
 
+/// vllm issue 39056: a call before the end of the thinking was lost.
+#[test]
+fn vllm_39056_a_call_within_the_thinking_is_a_call() {
+    let (events, counts) = parse(true, [format!("I need the file.\n{READ}").as_str()]);
+    assert_eq!(events, [vec![reasoning("I need the file.")], call(0, "read", READ_ARGUMENTS).into()].concat());
+    assert_eq!(counts, CallCounts { whole: 1, broken: 0 });
+}
+
+/// LM Studio issue 1071, club-3090 issue 145: the family's XML came out as text.
+#[test]
+fn lm_studio_1071_xml_is_a_call() {
+    let (events, _) = parse(false, READ.split_inclusive('>'));
+    assert_eq!(events, call(0, "read", READ_ARGUMENTS));
+}
+
+/// llama.cpp issues 20260 and 21118, ollama issues 14745 and 14493: text before a call, or an end of the thinking without a
+/// newline, and the call was printed.
+#[test]
+fn llama_cpp_20260_text_before_a_call_changes_nothing() {
+    for (in_thinking, before, first) in [
+        (true, "I'll do it.</think>", reasoning("I'll do it.")),
+        (true, "I'll do it.\n</think>\n\n", reasoning("I'll do it.")),
+        (false, "I'll do it. ", content("I'll do it.")),
+    ] {
+        let text = format!("{before}{READ}");
+        assert_eq!(
+            parse(in_thinking, [text.as_str()]).0,
+            [vec![first], call(0, "read", READ_ARGUMENTS).into()].concat()
+        );
+    }
+}
+
 #[test]
 fn text_arguments_are_streamed() {
     let mut parser = OutputParser::new(false, schemas(), true);

@@ -30,7 +30,7 @@ fn serve(mut generation: Generation, mut more: impl FnMut()) -> Vec<Sampled> {
             }
             Event::Finished(_) => return all,
             Event::Failed(error) => panic!("{error}"),
-            Event::Started { .. } | Event::Prefill { .. } => {}
+            Event::Started { .. } | Event::Prefill { .. } | Event::Drafted { .. } => {}
         }
     }
 }

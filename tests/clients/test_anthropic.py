@@ -3,6 +3,8 @@
 import anthropic
 import pytest
 
+# The client has no parameter for it any more.
+GREEDY = {"temperature": 0}
 QUESTION = [{"role": "user", "content": "Write a Python function that adds two numbers."}]
 EDIT = {
     "name": "edit",
@@ -21,7 +23,7 @@ def claude(server):
 
 
 def ask(claude, **options):
-    return claude.messages.create(**{"model": "any", "messages": QUESTION, "temperature": 0, "max_tokens": 48} | options)
+    return claude.messages.create(**{"model": "any", "messages": QUESTION, "max_tokens": 48, "extra_body": GREEDY} | options)
 
 
 def test_message(claude):
@@ -33,7 +35,7 @@ def test_message(claude):
 
 
 def test_a_stream_is_the_same_message(claude):
-    options = {"model": "any", "messages": QUESTION, "temperature": 0, "max_tokens": 48}
+    options = {"model": "any", "messages": QUESTION, "max_tokens": 48, "extra_body": GREEDY}
     whole = ask(claude, thinking={"type": "enabled", "budget_tokens": 1024})
     with claude.messages.stream(**options, thinking={"type": "enabled", "budget_tokens": 1024}) as stream:
         events = [event.type for event in stream]

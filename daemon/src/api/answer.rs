@@ -112,7 +112,7 @@ impl Answer {
         let log = LogLine {
             id: generation.id,
             session,
-            usage: Usage::default(),
+            usage: Usage { prompt_tokens, ..Usage::default() },
             finish: "cancelled",
             metrics: app.metrics.clone(),
         };
@@ -158,6 +158,10 @@ impl Answer {
                     return Some(Ok(Piece { started: true, ..Piece::default() }));
                 }
                 Event::Prefill { .. } => {}
+                Event::Drafted { offered, accepted } => {
+                    self.usage.drafts.0 += offered;
+                    self.usage.drafts.1 += accepted;
+                }
                 Event::Tokens(tokens) => {
                     let piece = self.tokens(tokens);
                     return Some(Ok(piece));
@@ -222,7 +226,7 @@ impl Answer {
             cached_tokens: used.cached_tokens,
             completion_tokens: used.completion_tokens,
             reasoning_tokens: self.usage.reasoning_tokens,
-            drafts: Some((used.drafts_offered, used.drafts_accepted)),
+            drafts: (used.drafts_offered, used.drafts_accepted),
             queued: used.queued,
             prefill: used.prefill,
             decode: used.decode,
@@ -268,7 +272,7 @@ impl Drop for LogLine {
     fn drop(&mut self) {
         let usage = &self.usage;
         self.metrics.ended(self.finish, usage);
-        let (offered, accepted) = usage.drafts.unwrap_or_default();
+        let (offered, accepted) = usage.drafts;
         tracing::info!(
             request = self.id,
             session = self.session.as_deref().unwrap_or("-"),

@@ -10,6 +10,7 @@ pub mod health;
 pub mod logprobs;
 pub mod messages;
 pub mod models;
+pub mod reference;
 pub mod responses;
 pub mod sampling;
 pub mod stop;

@@ -15,8 +15,8 @@ pub struct Usage {
     pub completion_tokens: usize,
     /// Of these, before the end of the thinking.
     pub reasoning_tokens: usize,
-    /// Draft tokens verified and accepted; `None` when the text was cut before the engine said.
-    pub drafts: Option<(usize, usize)>,
+    /// Draft tokens verified and accepted.
+    pub drafts: (usize, usize),
     /// From submission to an agent.
     pub queued: Duration,
     /// From an agent to the first token.
@@ -45,7 +45,7 @@ impl Usage {
     pub fn timings(&self) -> Value {
         let computed = self.prompt_tokens - self.cached_tokens.min(self.prompt_tokens);
         let (prompt_ms, predicted_ms) = (self.prefill.as_secs_f64() * 1e3, self.decode.as_secs_f64() * 1e3);
-        let mut timings = json!({
+        json!({
             "cache_n": self.cached_tokens,
             "prompt_n": computed,
             "prompt_ms": prompt_ms,
@@ -55,12 +55,9 @@ impl Usage {
             "predicted_ms": predicted_ms,
             "predicted_per_token_ms": ratio(predicted_ms, self.completion_tokens as f64),
             "predicted_per_second": self.tokens_per_second(),
-        });
-        if let Some((offered, accepted)) = self.drafts {
-            timings["draft_n"] = json!(offered);
-            timings["draft_n_accepted"] = json!(accepted);
-        }
-        timings
+            "draft_n": self.drafts.0,
+            "draft_n_accepted": self.drafts.1,
+        })
     }
 
     /// Tokens a second after the first token.

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper::{Method, Request, Response};
+use hyper::{Method, Request, Response, StatusCode};
 
-use super::body::Body;
+use super::body::{Body, json_response};
 use super::cors;
 use super::error::{ApiError, Family};
 use super::server::Handler;
@@ -36,6 +36,8 @@ enum Endpoint {
     Tokenize,
     Detokenize,
     ApplyTemplate,
+    Embeddings,
+    OpenApi,
     Metrics,
     Feed,
     Page,
@@ -55,6 +57,8 @@ impl Endpoint {
             "/tokenize" => Self::Tokenize,
             "/detokenize" => Self::Detokenize,
             "/apply-template" => Self::ApplyTemplate,
+            "/v1/embeddings" => Self::Embeddings,
+            "/openapi.json" => Self::OpenApi,
             "/metrics" => Self::Metrics,
             "/ws" => Self::Feed,
             _ if path.starts_with("/v1/models/") => Self::Model,
@@ -65,10 +69,16 @@ impl Endpoint {
 
     fn allow(self) -> &'static str {
         match self {
-            Self::Models | Self::Model | Self::Health | Self::Slots | Self::Metrics | Self::Feed | Self::Page => {
-                "GET, HEAD"
-            }
-            _ => "POST",
+            Self::Chat
+            | Self::Completions
+            | Self::Messages
+            | Self::CountTokens
+            | Self::Responses
+            | Self::Embeddings
+            | Self::Tokenize
+            | Self::Detokenize
+            | Self::ApplyTemplate => "POST",
+            _ => "GET, HEAD",
         }
     }
 }
@@ -141,6 +151,11 @@ impl Router {
             Endpoint::Health => Ok(api::health::health(app)),
             Endpoint::Models => api::models::list(app),
             Endpoint::Model => api::models::one(app, path.trim_start_matches("/v1/models/")),
+            Endpoint::Embeddings => Err(ApiError::not_found(
+                "models of this family write text: they give no useful embeddings, so there are none here",
+            )
+            .with_code("no_embeddings")),
+            Endpoint::OpenApi => Ok(json_response(StatusCode::OK, &api::reference::openapi())),
             Endpoint::Metrics => metrics::scrape(app),
             Endpoint::Slots => api::health::slots(app),
             Endpoint::Chat => api::chat::answer(app, request).await,

@@ -96,10 +96,8 @@ impl Metrics {
     /// A request is over.
     pub(crate) fn ended(&self, finish: &str, usage: &Usage) {
         self.requests.with_label_values(&[finish]).inc();
-        if let Some((offered, accepted)) = usage.drafts {
-            self.drafts.inc_by(offered as u64);
-            self.drafts_accepted.inc_by(accepted as u64);
-        }
+        self.drafts.inc_by(usage.drafts.0 as u64);
+        self.drafts_accepted.inc_by(usage.drafts.1 as u64);
     }
 
     /// All of it as text.

@@ -103,6 +103,7 @@ fn stop_strings_end_the_text_and_never_leave() {
                 (content, finish)
             } else {
                 let answer = ask(&body);
+                assert!(answer["timings"]["draft_n"].is_u64(), "{answer}");
                 (text(&answer["choices"][0]["message"], "content"), answer["choices"][0]["finish_reason"].clone())
             };
             assert_eq!(content, expected, "stop {stop:?}");

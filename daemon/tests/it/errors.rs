@@ -36,6 +36,28 @@ fn unknown_paths_and_methods() {
 }
 
 #[test]
+fn embeddings_are_refused_with_the_reason() {
+    let error = check(&post(shared().address, "/v1/embeddings", &json!({"input": "x"})), 404);
+    assert_eq!(error["code"], "no_embeddings");
+}
+
+#[test]
+fn every_endpoint_of_the_openapi_document_is_there() {
+    let address = shared().address;
+    let document = get(address, "/openapi.json").json();
+    let paths = document["paths"].as_object().unwrap();
+    assert!(paths.len() >= 13);
+    for (path, operations) in paths {
+        let response = match operations.get("get") {
+            Some(_) => get(address, path),
+            None => post(address, path, &json!({})),
+        };
+        let expected = if operations.get("get").is_some() { 200 } else { 400 };
+        assert_eq!(response.status, expected, "{path}: {response:?}");
+    }
+}
+
+#[test]
 fn content_types() {
     let address = shared().address;
     let body = br#"{"messages":[{"role":"user","content":"hi"}],"max_tokens":1}"#;

@@ -19,3 +19,4 @@ mod page;
 mod process;
 mod responses;
 mod text;
+mod turns;

@@ -146,8 +146,8 @@ fn brief(error: &str) -> String {
 fn answer_rule(answer: &Answer) -> String {
     match answer {
         Answer::Json { schema, lenient } => {
-            // White space may not go on for ever: small models would.
-            let options = json!({ "whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,40}", "lenient": lenient });
+            // A space, or a new line and its indentation: white space may not go on for ever, as it would with small models.
+            let options = json!({ "whitespace_pattern": r" |\n[ \t]{0,24}", "lenient": lenient });
             format!("answer: %json {}", super::calls::with_options(schema, &options))
         }
         Answer::Regex(regex) => format!("answer: ANSWER\nANSWER: /{}/", super::calls::escape_regex(regex)),

@@ -157,6 +157,9 @@ impl Agent {
         if end.is_none() && self.facts.generated >= run.budget {
             end = Some((FinishReason::Length, None));
         }
+        if !drafts.tokens.is_empty() {
+            run.send(Event::Drafted { offered: drafts.tokens.len(), accepted });
+        }
         if !sampled.is_empty() {
             run.send(Event::Tokens(sampled));
         }

@@ -50,7 +50,7 @@ pub fn finish(mut generation: Generation) -> (Vec<u32>, Finish) {
             Event::Tokens(tokens) => text.extend(tokens.iter().map(|t| t.token)),
             Event::Finished(finish) => return (text, finish),
             Event::Failed(error) => panic!("{error}"),
-            Event::Started { .. } | Event::Prefill { .. } => {}
+            Event::Started { .. } | Event::Prefill { .. } | Event::Drafted { .. } => {}
         }
     }
     panic!("the engine ended");

@@ -45,7 +45,7 @@ pub fn outcome(mut generation: Generation) -> Result<Vec<u32>, RequestError> {
             Event::Tokens(more) => tokens.extend(more.iter().map(|sampled| sampled.token)),
             Event::Finished(_) => return Ok(tokens),
             Event::Failed(error) => return Err(error),
-            Event::Started { .. } | Event::Prefill { .. } => {}
+            Event::Started { .. } | Event::Prefill { .. } | Event::Drafted { .. } => {}
         }
     }
     panic!("the engine's thread ended without a word")

@@ -3,6 +3,7 @@
 
 pub(crate) mod apt;
 pub(crate) mod browser;
+pub(crate) mod node;
 pub(crate) mod nvcc;
 pub(crate) mod python;
 pub(crate) mod systemd;

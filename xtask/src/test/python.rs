@@ -3,11 +3,11 @@
 use super::{Log, Report, rust};
 use crate::{env, setup, sh};
 use anyhow::Result;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// The OpenAI client.
+/// The official clients and others, for Python and Node.
 pub(super) fn clients(log: &Log) -> Result<Report> {
-    pytest(log, "tests/clients")
+    pytest(log, "tests/clients", setup::node::install()?.map(|folder| ("OPENJET_NODE", folder)))
 }
 
 /// The service in namespaces of its own.
@@ -19,7 +19,7 @@ pub(super) fn systemd(log: &Log) -> Result<Report> {
         return Ok(Report::Skipped("no cgroup2 file system is mounted".into()));
     }
     setup::systemd::install()?;
-    pytest(log, "tests/systemd")
+    pytest(log, "tests/systemd", None)
 }
 
 /// The page in Chromium.
@@ -28,7 +28,7 @@ pub(super) fn browser(log: &Log) -> Result<Report> {
         return Ok(Report::Skipped(format!("{error:#}")));
     }
     crate::web::build()?;
-    pytest(log, "tests/page")
+    pytest(log, "tests/page", None)
 }
 
 fn has_cgroup2() -> bool {
@@ -36,11 +36,12 @@ fn has_cgroup2() -> bool {
     mounts.lines().any(|line| line.split(' ').nth(2) == Some("cgroup2"))
 }
 
-fn pytest(log: &Log, folder: &str) -> Result<Report> {
+fn pytest(log: &Log, folder: &str, variable: Option<(&str, PathBuf)>) -> Result<Report> {
     let bin = setup::python::install()?;
     log.run(sh::cargo().args(["build", "--locked", "--package", "openjetd", "--package", "openjetctl"]))?;
     let mut pytest = sh::cmd(bin.join("python"));
     pytest.args(["-B", "-m", "pytest", "-c", "tests/pytest.ini", "-p", "no:cacheprovider", "-v", folder]);
+    pytest.envs(variable);
     pytest.env("OPENJETD", env::target().join("debug/openjetd"));
     pytest.env("OPENJETCTL", env::target().join("debug/openjetctl"));
     rust::counted(log, &mut pytest)

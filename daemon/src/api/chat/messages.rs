@@ -9,7 +9,7 @@ use crate::http::error::ApiError;
 
 const TEXT_ONLY: &str = "this server takes text only";
 
-const MESSAGE: &[Field] = &[
+pub(in crate::api) const MESSAGE: &[Field] = &[
     done("role", "system, developer, user, assistant or tool"),
     done("content", "a string, or a list of text parts"),
     done("reasoning_content", "an assistant's thinking"),
@@ -24,14 +24,14 @@ const MESSAGE: &[Field] = &[
     refused("function_call", "use tool_calls"),
 ];
 
-const PART: &[Field] = &[
+pub(in crate::api) const PART: &[Field] = &[
     done("type", "text"),
     done("text", "the text"),
     harmless("cache_control", "prefixes are always kept"),
     harmless("annotations", "comes back with an assistant's message"),
 ];
 
-const CALL: &[Field] = &[
+pub(in crate::api) const CALL: &[Field] = &[
     done("id", "the call's id"),
     done("type", "function"),
     done("function", "name and arguments"),
@@ -39,7 +39,8 @@ const CALL: &[Field] = &[
     harmless("extra_content", "comes back from other servers"),
 ];
 
-const FUNCTION: &[Field] = &[done("name", "the function's name"), done("arguments", "JSON of an object, in a string")];
+pub(in crate::api) const FUNCTION: &[Field] =
+    &[done("name", "the function's name"), done("arguments", "JSON of an object, in a string")];
 
 /// The conversation so far.
 ///
@@ -158,13 +159,13 @@ fn text_part(path: String, part: Value) -> Result<String, ApiError> {
     }
 }
 
-const TOOL: &[Field] = &[
+pub(in crate::api) const TOOL: &[Field] = &[
     done("type", "function"),
     done("function", "name, description, parameters"),
     harmless("cache_control", "prefixes are always kept"),
 ];
 
-const TOOL_FUNCTION: &[Field] = &[
+pub(in crate::api) const TOOL_FUNCTION: &[Field] = &[
     done("name", "the function's name"),
     done("description", "for the model"),
     done("parameters", "JSON schema of the arguments"),

@@ -1,7 +1,7 @@
 //! `/v1/chat/completions`.
 
 mod format;
-mod messages;
+pub(in crate::api) mod messages;
 pub mod request;
 mod stream;
 

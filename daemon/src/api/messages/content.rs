@@ -10,10 +10,10 @@ use crate::http::error::ApiError;
 /// from being found again.
 const BILLING_HEADER: &str = "x-anthropic-billing-header:";
 
-const MESSAGE: &[Field] =
+pub(in crate::api) const MESSAGE: &[Field] =
     &[done("role", "user, assistant or system"), done("content", "a string, or a list of blocks")];
 
-const BLOCK: &[Field] = &[
+pub(in crate::api) const BLOCK: &[Field] = &[
     done("type", "the block's kind"),
     harmless("cache_control", "prefixes are always kept"),
     harmless("citations", "there are no documents"),

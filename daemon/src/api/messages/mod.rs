@@ -1,6 +1,6 @@
 //! `/v1/messages` and `/v1/messages/count_tokens`: the Anthropic Messages API.
 
-mod content;
+pub(in crate::api) mod content;
 mod format;
 pub mod request;
 mod stream;

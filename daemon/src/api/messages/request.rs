@@ -42,7 +42,7 @@ pub const FIELDS: &[Field] = &[
     refused("mcp_servers", "this server calls no others; let the client do it"),
 ];
 
-const TOOL: &[Field] = &[
+pub(in crate::api) const TOOL: &[Field] = &[
     done("type", "custom"),
     done("name", "the tool's name"),
     done("description", "for the model"),

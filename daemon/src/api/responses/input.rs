@@ -11,7 +11,7 @@ use crate::http::error::ApiError;
 /// back and forth, since clients keep nothing else of it.
 const SEAL: &str = "openjet:";
 
-const ITEM: &[Field] = &[
+pub(in crate::api) const ITEM: &[Field] = &[
     done("type", "the item's kind"),
     harmless("id", "comes back with items of an answer"),
     harmless("status", "comes back with items of an answer"),
@@ -19,7 +19,7 @@ const ITEM: &[Field] = &[
     harmless("namespace", "comes back with items of an answer"),
 ];
 
-const PART: &[Field] = &[
+pub(in crate::api) const PART: &[Field] = &[
     done("type", "input_text or output_text"),
     harmless("annotations", "comes back with an answer"),
     harmless("logprobs", "comes back with an answer"),

@@ -2,11 +2,11 @@
 
 mod builder;
 mod custom;
-mod input;
+pub(in crate::api) mod input;
 pub mod request;
 pub mod store;
 mod stream;
-mod tools;
+pub(in crate::api) mod tools;
 
 use std::sync::Arc;
 use std::time::Duration;

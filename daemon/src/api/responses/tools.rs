@@ -9,7 +9,7 @@ use crate::api::conversation::tools::{Choice, Function, Tools};
 use crate::api::fields::{Field, Fields, done, harmless, wrong_type};
 use crate::http::error::ApiError;
 
-const FUNCTION: &[Field] = &[
+pub(in crate::api) const FUNCTION: &[Field] = &[
     done("name", "the function's name"),
     done("description", "for the model"),
     done("parameters", "JSON schema of the arguments"),
@@ -17,7 +17,7 @@ const FUNCTION: &[Field] = &[
     harmless("defer_loading", "every tool is shown to the model at once"),
 ];
 
-const CUSTOM: &[Field] = &[
+pub(in crate::api) const CUSTOM: &[Field] = &[
     done("name", "the tool's name"),
     done("description", "for the model"),
     done("format", "text, or a grammar that is shown to the model"),
