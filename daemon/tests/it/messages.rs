@@ -36,6 +36,8 @@ fn question_with_tools() -> Value {
 
 /// The message that a stream's events make, put together as clients do.
 fn assembled(events: &[Value]) -> Value {
+    // A slow machine has nothing to say for a while.
+    let events: Vec<&Value> = events.iter().filter(|event| event["type"] != "ping").collect();
     assert_eq!(events[0]["type"], "message_start");
     assert_eq!(events.last().unwrap()["type"], "message_stop");
     let mut message = events[0]["message"].clone();
