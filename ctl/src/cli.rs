@@ -47,6 +47,15 @@ pub(crate) enum Verb {
         #[command(subcommand)]
         verb: Option<Agents>,
     },
+    /// Forget a conversation that rests, or all, in memory and on disk; without a name, list those on disk
+    Forget {
+        /// A conversation's name, or a session's
+        #[arg(value_name = "ID")]
+        id: Option<String>,
+        /// All conversations, and every prompt that was read
+        #[arg(long, conflicts_with = "id")]
+        all: bool,
+    },
     /// Show what is in a model file, and whether it can be run
     Inspect {
         /// The GGUF file

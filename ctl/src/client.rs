@@ -39,6 +39,11 @@ impl Client {
         self.request(Method::GET, path, Bytes::new())
     }
 
+    /// `POST path` with a JSON body.
+    pub(crate) fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
+        self.request(Method::POST, path, serde_json::to_vec(body)?.into())
+    }
+
     /// `PUT path` with a JSON body.
     pub(crate) fn put<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T, Failure> {
         self.request(Method::PUT, path, serde_json::to_vec(body)?.into())

@@ -5,6 +5,7 @@ mod cards;
 mod cli;
 mod client;
 mod failure;
+mod forget;
 mod inspect;
 mod plan;
 mod status;
@@ -44,6 +45,7 @@ fn run(cli: &Cli, out: &mut Vec<u8>) -> Result<(), Failure> {
         Verb::Status => status::run(&client(), cli.json, out),
         Verb::Agents { verb: None } => agents::list(&client(), cli.json, out),
         Verb::Agents { verb: Some(Agents::Set { count }) } => agents::set(&client(), *count, cli.json, out),
+        Verb::Forget { id, all } => forget::run(&client(), id.as_deref(), *all, cli.json, out),
         Verb::Inspect { file, tensors } => inspect::run(file, *tensors, cli.json, out),
         Verb::Plan(args) => plan::run(args, cli.json, out),
         Verb::Synth { file, tiny, acceptance, seed } => synth::run(file, *tiny, *acceptance, *seed, cli.json, out),

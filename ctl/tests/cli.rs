@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::thread;
 
-use openjet_proto::control::{AgentCount, ErrorDetail, ErrorReply};
+use openjet_proto::control::{AgentCount, ConversationStatus, ErrorDetail, ErrorReply, Forgotten};
 use openjet_proto::{AgentState, AgentStatus};
 
 const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/openjet-tiny-Q4_K_M.gguf");
@@ -124,7 +124,7 @@ fn completions_and_manual_pages_know_every_verb() {
     assert_eq!(code(&openjetctl(&["man", dir.path().to_str().unwrap()])), 0);
     for shell in ["bash", "zsh", "fish"] {
         let script = stdout(&openjetctl(&["completions", shell]));
-        for verb in ["status", "agents", "inspect", "plan", "completions", "man"] {
+        for verb in ["status", "agents", "forget", "inspect", "plan", "completions", "man"] {
             assert!(script.contains(verb), "{shell} lacks {verb}");
             assert!(dir.path().join(format!("openjetctl-{verb}.1")).is_file(), "no manual page for {verb}");
         }
@@ -188,6 +188,7 @@ fn agent(id: usize) -> AgentStatus {
         drafts_accepted: vec![9, 6],
         first_token_ms: Some(12.0),
         queued_ms: 0.0,
+        tail: None,
     }
 }
 
@@ -211,6 +212,39 @@ fn agents_are_shown_and_set() {
     let output = openjetctl(&["--socket", path, "--json", "agents", "set", "6"]);
     assert_eq!((code(&output), stdout(&output).as_str()), (0, "{\"count\":6}\n"));
     assert_eq!(daemon.join().unwrap(), ("put /v1/agents http/1.1".into(), "{\"count\":6}".into()));
+}
+
+#[test]
+fn conversations_are_listed_and_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("control.sock");
+    let run = |args: &[&str]| openjetctl(&[&["--socket", socket.to_str().unwrap()], args].concat());
+    let kept = ConversationStatus {
+        id: "00f1".into(),
+        session: Some("editor".into()),
+        tokens: 4096,
+        bytes: 3 << 20,
+        unused_s: 61.0,
+    };
+    let daemon = answer(&socket, "200 OK", &[kept]);
+    let list = stdout(&run(&["forget"]));
+    assert_eq!(daemon.join().unwrap().0, "get /v1/conversations http/1.1");
+    assert!(list.contains("00f1") && list.contains("editor") && list.contains("4096"), "{list}");
+
+    for (args, sent) in [(["forget", "editor"], r#"{"conversation":"editor"}"#), (["forget", "--all"], r#""all""#)] {
+        std::fs::remove_file(&socket).unwrap();
+        let daemon = answer(&socket, "200 OK", &Forgotten { count: 2 });
+        let output = run(&args);
+        assert_eq!((code(&output), stdout(&output).as_str()), (0, "2 conversations forgotten\n"));
+        assert_eq!(daemon.join().unwrap(), ("post /v1/forget http/1.1".into(), sent.into()));
+    }
+    std::fs::remove_file(&socket).unwrap();
+    let daemon = answer(&socket, "200 OK", &Forgotten { count: 0 });
+    let output = run(&["forget", "nobody"]);
+    daemon.join().unwrap();
+    assert_eq!(code(&output), 1);
+    assert!(stderr(&output).contains("no conversation nobody"), "{}", stderr(&output));
+    assert_eq!(code(&run(&["forget", "x", "--all"])), 2);
 }
 
 #[test]

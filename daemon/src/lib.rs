@@ -5,6 +5,7 @@ pub mod app;
 pub mod config;
 pub mod control;
 pub mod http;
+pub mod kept;
 pub mod load;
 pub mod log;
 pub mod metrics;

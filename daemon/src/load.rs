@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail};
 use openjet_engine::backend::cpu::CpuBackend;
-use openjet_engine::backend::{Backend, BackendOptions, DEFAULT_POOL};
+use openjet_engine::backend::{Backend, BackendOptions, DEFAULT_AGENTS_MAX, DEFAULT_POOL};
 use openjet_engine::constraint::Grammars;
 use openjet_engine::engine::{Engine, EngineConfig};
 use openjet_engine::gguf::{GgufFile, Problem};
@@ -21,6 +21,7 @@ use openjet_proto::control::ModelStatus;
 use crate::api::head::now;
 use crate::api::sampling::SamplingDefaults;
 use crate::config::{BackendChoice, Config};
+use crate::kept::Hashing;
 use crate::serving::Serving;
 use crate::unreadable;
 
@@ -33,6 +34,9 @@ const SHIPPED_NAME: &str = "the model that ships with openjetd";
 /// A file of more bytes is not run on the CPU unless that is asked for.
 const LARGE_MODEL: u64 = 2 << 30;
 
+/// Most agents on the CPU without a setting: each takes little memory there.
+const CPU_AGENTS: usize = 64;
+
 /// Loads what `config` says; `progress` is told what is being done.
 ///
 /// # Errors
@@ -40,6 +44,7 @@ const LARGE_MODEL: u64 = 2 << 30;
 pub fn load(config: &Config, progress: &dyn Fn(String)) -> anyhow::Result<Serving> {
     let started = std::time::Instant::now();
     let file = Arc::new(open(config.model.as_deref(), progress)?);
+    let hashing = Hashing::start(config, &file);
     let bytes = file.bytes().len() as u64;
     let model = Arc::new(Model::load(file.clone())?);
     let spec = TokenizerSpec::from_gguf(&file)?;
@@ -60,7 +65,7 @@ pub fn load(config: &Config, progress: &dyn Fn(String)) -> anyhow::Result<Servin
     let pool = config.ctx.unwrap_or_else(|| model_context.min(DEFAULT_POOL));
     let context = pool.min(model_context);
     let options = BackendOptions {
-        slots: config.agents.max(config.agents_max),
+        slots: config.agents.max(config.agents_max.unwrap_or(DEFAULT_AGENTS_MAX)),
         pages: pool.div_ceil(PAGE_TOKENS),
         kv: config.kv,
         draft_max: config.draft,
@@ -72,6 +77,9 @@ pub fn load(config: &Config, progress: &dyn Fn(String)) -> anyhow::Result<Servin
         agents: config.agents,
         draft: config.draft,
         queue: config.queue,
+        host_cache: config.host_cache_mib << 20,
+        store: hashing.and_then(|hashing| hashing.options(config)),
+        show_text: config.shows_text().then(|| tokenizer.clone()),
         ..EngineConfig::new(context, vocab, tokenizer.end_tokens().to_vec())
     };
     // The thread ends with its last handle.
@@ -124,8 +132,9 @@ fn backend(
     bytes: u64,
     progress: &dyn Fn(String),
 ) -> anyhow::Result<Box<dyn Backend>> {
+    let on_cpu = BackendOptions { slots: config.agents.max(config.agents_max.unwrap_or(CPU_AGENTS)), ..options };
     if config.backend == BackendChoice::Cpu {
-        return Ok(Box::new(CpuBackend::new(model, options)?));
+        return Ok(Box::new(CpuBackend::new(model, on_cpu)?));
     }
     let selector = config.gpu.as_deref().unwrap_or_default();
     let selector = if selector.is_empty() { Ok(Selector::First) } else { selector.parse() };
@@ -139,7 +148,7 @@ fn backend(
         ),
         Err(problem) => {
             tracing::info!("running on the CPU: {problem}");
-            Ok(Box::new(CpuBackend::new(model, options)?))
+            Ok(Box::new(CpuBackend::new(model, on_cpu)?))
         }
     }
 }

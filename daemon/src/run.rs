@@ -28,6 +28,9 @@ const LAST_BYTES: Duration = Duration::from_secs(2);
 /// How long a daemon whose engine has failed still answers, so that whoever checks on it hears why.
 const FAILED_STAY: Duration = Duration::from_millis(500);
 
+/// Longest wait for conversations to be on disk.
+const LAST_WRITES: Duration = Duration::from_secs(30);
+
 /// Connections to the control socket at once.
 const CONTROL_CONNECTIONS: usize = 256;
 
@@ -148,6 +151,9 @@ impl Daemon {
                 tracing::warn!(requests = self.app.status().requests, "the time is over; cutting what still runs");
                 self.app.cut_requests();
                 tokio::time::timeout(LAST_BYTES, self.app.wait_until_idle()).await.ok();
+            }
+            if tokio::time::timeout(LAST_WRITES, serving.engine.keep()).await.is_err() {
+                tracing::warn!("the disk is too slow; conversations that were not written yet are lost");
             }
         }
         self.stop.send_replace(true);

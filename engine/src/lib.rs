@@ -15,4 +15,5 @@ pub mod quant;
 pub mod request;
 pub mod sampling;
 pub mod step;
+mod store;
 pub mod text;

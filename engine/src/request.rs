@@ -38,7 +38,7 @@ pub enum Event {
     Started {
         /// The slot's number.
         agent: usize,
-        /// Prompt tokens that need not be computed again.
+        /// Prompt tokens that need not be computed again, as far as that is known; [`Event::Prefill`] tells of more.
         cached_tokens: usize,
     },
     /// The prompt so far.
@@ -47,6 +47,8 @@ pub enum Event {
         done: usize,
         /// Prompt tokens in all.
         total: usize,
+        /// Of those done, the ones that were not computed for this request.
+        cached_tokens: usize,
     },
     /// Drafts that the step verified before the tokens that follow.
     Drafted {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::*;
 use openjet_engine::engine::Engine;
-use openjet_engine::request::{Event, FinishReason, Request, RequestError};
+use openjet_engine::request::{FinishReason, Request, RequestError};
 use openjet_engine::sampling::SamplingParams;
 use openjet_proto::AgentState;
 use serving::*;
@@ -87,27 +87,6 @@ fn a_conversation_that_goes_on_computes_only_what_is_new() {
     // The newest token was chosen but not consumed.
     assert_eq!(second.usage.cached_tokens, prompt.len() + 29);
     assert_eq!(engine.status().prompt_tokens_computed - computed, 4);
-}
-
-/// r_llamacpp_24496, r_ik_1929: who leaves frees the agent within a step, and harms nobody.
-#[test]
-fn leaving_frees_the_agent_and_a_place_in_the_queue() {
-    let model = model(TINY);
-    let prompts = prompts();
-    let engine = engine(&model, 96, |c| c.agents = 2);
-    let a = engine.submit(request(&prompts[1], 400)).unwrap();
-    let mut b = engine.submit(request(&prompts[3], 1000)).unwrap();
-    wait("writing", || matches!(b.events.try_recv(), Ok(Event::Tokens(_))));
-    let waiting = engine.submit(request(&prompts[0], 10)).unwrap();
-    let queued = engine.submit(request(&prompts[0], 10)).unwrap();
-    wait("queueing", || engine.status().queued == 2);
-    drop(queued);
-    wait("leaving the queue", || engine.status().queued == 1);
-    drop(b);
-    assert_eq!(finish(waiting).0.len(), 10);
-    assert_eq!(finish(a).0.len(), 400);
-    wait("counting", || engine.status().requests_cancelled == 2);
-    wait("idling", || engine.status().agents.iter().all(|a| a.state == AgentState::Idle));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Random arrivals, lengths, cancellations, resizes and evictions: every conversation's greedy text equals the one computed
-//! alone, and at the end every page is free again.
+//! alone, and at the end every page is free again and nothing is left on disk.
 //!
-//! `OPENJET_EVENTS` sets how many events each seed has (120 if it is not set).
+//! `OPENJET_EVENTS` sets how many events each seed has (120 if it is not set), `OPENJET_SEEDS` which seeds there are (1-3).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
 mod common;
@@ -9,9 +9,10 @@ mod common;
 mod serving;
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use common::*;
-use openjet_engine::engine::Generation;
+use openjet_engine::engine::{Generation, StoreOptions};
 use openjet_engine::request::FinishReason;
 use serving::*;
 
@@ -42,11 +43,22 @@ async fn whatever_happens_texts_are_those_of_a_conversation_alone_and_nothing_le
     const TOKENS: u32 = 12;
     let events: u64 = std::env::var("OPENJET_EVENTS").ok().and_then(|n| n.parse().ok()).unwrap_or(120);
     let model = model(MODELS[3]);
-    for seed in 1..=3u64 {
+    let seeds = std::env::var("OPENJET_SEEDS").unwrap_or_else(|_| "1-3".into());
+    let (first, last) = seeds.split_once('-').unwrap_or((&seeds, &seeds));
+    for seed in first.parse::<u64>().unwrap()..=last.parse().unwrap() {
+        let disk = tempfile::tempdir().unwrap();
         let mut random = Random(seed);
-        // Few pages and little host memory, so that conversations are parked, shelved and dropped.
+        // Few pages and little room in host memory and on disk, so that conversations are parked, shelved, written, fetched
+        // and dropped.
         let engine = engine_without_drafts(&model, 24, |c| {
             (c.agents, c.queue, c.host_cache, c.snapshot_every) = (3, 1000, 6 << 20, 128);
+            c.store = Some(StoreOptions {
+                folder: disk.path().to_owned(),
+                model: [1; 32],
+                limit: 24 << 20,
+                keep_for: Duration::from_secs(3600),
+                settle: Duration::from_millis(20),
+            });
         });
         let alone = engine_without_drafts(&model, 24, |c| (c.agents, c.host_cache) = (1, 0));
         let mut expected: HashMap<Vec<u32>, Vec<u32>> = HashMap::new();
@@ -63,7 +75,7 @@ async fn whatever_happens_texts_are_those_of_a_conversation_alone_and_nothing_le
                     drop(running.swap_remove(victim));
                     dropped += 1;
                 }
-                2 => tokio::time::sleep(std::time::Duration::from_millis(random.below(30))).await,
+                2 => tokio::time::sleep(Duration::from_millis(random.below(30))).await,
                 3 if random.below(10) == 0 => {
                     engine.forget(None).await.unwrap();
                 }
@@ -92,6 +104,9 @@ async fn whatever_happens_texts_are_those_of_a_conversation_alone_and_nothing_le
         assert!(status.prompt_tokens_cached > 0);
         engine.forget(None).await.unwrap();
         assert_eq!(engine.status().pages_free, 24, "pages leaked");
+        for place in ["heads", "parts", "damaged"] {
+            assert_eq!(std::fs::read_dir(disk.path().join(place)).unwrap().count(), 0, "files are left in {place}");
+        }
     }
 }
 

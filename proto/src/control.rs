@@ -1,7 +1,8 @@
 //! What goes over the control socket, as JSON over HTTP.
 //!
 //! `GET /v1/status` gives a [`DaemonStatus`], `GET /v1/agents` a list of [`crate::AgentStatus`], `PUT /v1/agents` takes an
-//! [`AgentCount`] and gives the one that is now in force. What fails gives an [`ErrorReply`].
+//! [`AgentCount`] and gives the one that is now in force. `GET /v1/conversations` lists those on disk, each a
+//! [`ConversationStatus`]; `POST /v1/forget` takes a [`Forget`] and gives [`Forgotten`]. What fails gives an [`ErrorReply`].
 
 use serde::{Deserialize, Serialize};
 
@@ -50,6 +51,38 @@ pub struct ModelStatus {
 #[serde(deny_unknown_fields)]
 pub struct AgentCount {
     /// At least 1.
+    pub count: usize,
+}
+
+/// A conversation that is kept on disk.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ConversationStatus {
+    /// Its name.
+    pub id: String,
+    /// Key that its requests were pinned to.
+    pub session: Option<String>,
+    /// Tokens.
+    pub tokens: usize,
+    /// Bytes on disk; what conversations share is counted for each.
+    pub bytes: u64,
+    /// Seconds since it was written or gone on from.
+    pub unused_s: f64,
+}
+
+/// Which conversations to forget.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Forget {
+    /// All, and every prompt that was read.
+    All,
+    /// The one with this name, or those of this session.
+    Conversation(String),
+}
+
+/// How many conversations were forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Forgotten {
+    /// In memory or on disk; one in both places counts once.
     pub count: usize,
 }
 

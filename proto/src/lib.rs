@@ -74,6 +74,21 @@ pub struct AgentStatus {
     pub first_token_ms: Option<f64>,
     /// Milliseconds in the queue, current or last request.
     pub queued_ms: f64,
+    /// The end of what it has written; none where the daemon may not show it.
+    pub tail: Option<String>,
+}
+
+/// A request in the queue.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WaitingStatus {
+    /// Its number.
+    pub request: u64,
+    /// Key of the conversation that it is pinned to.
+    pub session: Option<String>,
+    /// Tokens of its prompt.
+    pub prompt_tokens: usize,
+    /// Milliseconds that it has waited.
+    pub waited_ms: f64,
 }
 
 /// The engine at one moment.
@@ -85,6 +100,8 @@ pub struct EngineStatus {
     pub backend: String,
     /// Requests that wait for an agent.
     pub queued: usize,
+    /// The ones that have not been given to an agent yet, in order.
+    pub queue: Vec<WaitingStatus>,
     /// Every agent.
     pub agents: Vec<AgentStatus>,
     /// Pages in the pool.

@@ -6,6 +6,7 @@ mod env;
 mod run;
 mod setup;
 mod sh;
+mod soak;
 mod test;
 mod web;
 
@@ -19,6 +20,8 @@ enum Verb {
     Run(run::Args),
     /// Run every test that this machine can run.
     Test(test::Args),
+    /// Let many clients work with the daemon for half an hour: no error, and memory stays flat.
+    Soak(soak::Args),
     /// Install what building and testing need, where it is missing.
     Setup(setup::Args),
     /// Build the page that the daemon serves, into web/dist.
@@ -32,6 +35,7 @@ fn main() -> anyhow::Result<()> {
     match Verb::parse() {
         Verb::Run(args) => run::run(&args),
         Verb::Test(args) => test::run(&args),
+        Verb::Soak(args) => soak::run(&args),
         Verb::Setup(args) => setup::run(&args),
         Verb::Web => web::build().map(|folder| println!("{}", folder.display())),
         Verb::Announce(args) => run::announce(&args),

@@ -157,7 +157,7 @@ impl Answer {
                     }
                     return Some(Ok(Piece { started: true, ..Piece::default() }));
                 }
-                Event::Prefill { .. } => {}
+                Event::Prefill { cached_tokens, .. } => self.usage.cached_tokens = cached_tokens,
                 Event::Drafted { offered, accepted } => {
                     self.usage.drafts.0 += offered;
                     self.usage.drafts.1 += accepted;

@@ -8,8 +8,16 @@ use crate::app::App;
 use crate::http::error::ApiError;
 use crate::serving::Serving;
 
-/// Header that keeps a conversation on its agent.
-pub const SESSION_HEADER: &str = "x-session-id";
+/// Headers that keep a conversation on its agent, the first that is there: our own, then what Claude Code, Codex (two versions)
+/// and opencode (two kinds of provider) send on their own.
+pub const SESSION_HEADERS: [&str; 6] = [
+    "x-session-id",
+    "x-claude-code-session-id",
+    "session-id",
+    "session_id",
+    "x-session-affinity",
+    "x-opencode-session",
+];
 
 /// Longest session key, in bytes.
 const SESSION_BYTES: usize = 256;
@@ -78,12 +86,33 @@ pub fn model_name(app: &App, serving: &Serving, asked: Option<String>) -> Result
 /// # Errors
 /// 400 for one that is too long or not text.
 pub fn session<B>(request: &Request<B>) -> Result<Option<String>, ApiError> {
-    let Some(value) = request.headers().get(SESSION_HEADER) else { return Ok(None) };
+    let sent = SESSION_HEADERS.iter().find_map(|&name| Some((name, request.headers().get(name)?)));
+    let Some((name, value)) = sent else { return Ok(None) };
     match value.to_str() {
         Ok("") => Ok(None),
         Ok(text) if text.len() <= SESSION_BYTES => Ok(Some(text.to_owned())),
-        _ => {
-            Err(ApiError::param(SESSION_HEADER, format!("{SESSION_HEADER} must be ASCII, up to {SESSION_BYTES} of it")))
+        _ => Err(ApiError::param(name, format!("{name} must be ASCII, up to {SESSION_BYTES} of it"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn the_ids_that_clients_send_are_sessions_and_our_own_header_goes_first() {
+        let session = |headers: &[(&str, &str)]| {
+            let request = headers.iter().fold(Request::builder(), |r, (name, value)| r.header(*name, *value));
+            session(&request.body(()).unwrap())
+        };
+        assert_eq!(session(&[]).unwrap(), None);
+        assert_eq!(session(&[("X-Session-Id", "")]).unwrap(), None);
+        for name in SESSION_HEADERS {
+            assert_eq!(session(&[(name, "a")]).unwrap().as_deref(), Some("a"));
         }
+        assert_eq!(session(&[("session-id", "codex"), ("x-session-id", "mine")]).unwrap().as_deref(), Some("mine"));
+        assert_eq!(session(&[("session-id", &"x".repeat(257))]).unwrap_err().param_name(), Some("session-id"));
     }
 }

@@ -128,7 +128,6 @@ fn check(config: &Config) -> Result<(), (&'static str, String)> {
         }
     };
     within("agents", config.agents as u64, 1, 256)?;
-    within("agents_max", config.agents_max as u64, 1, 256)?;
     within("draft", config.draft as u64, 0, 16)?;
     within("queue", config.queue as u64, 1, 100_000)?;
     within("body_limit_mib", config.body_limit_mib as u64, 1, 1024)?;
@@ -140,6 +139,15 @@ fn check(config: &Config) -> Result<(), (&'static str, String)> {
     within("drain_s", config.drain_s, 0, 86_400)?;
     if let Some(reserve) = config.gpu_reserve_mib {
         within("gpu_reserve_mib", reserve, 0, 1 << 20)?;
+    }
+    within("conversations_gib", config.conversations_gib, 1, 1 << 20)?;
+    within("conversations_days", config.conversations_days, 1, 36_500)?;
+    if let Some(most) = config.agents_max {
+        within("agents_max", most as u64, 1, 256)?;
+    }
+    within("host_cache_mib", config.host_cache_mib as u64, 0, 1 << 24)?;
+    if let Some(folder) = config.state_dir.as_ref().filter(|folder| !folder.is_absolute()) {
+        return Err(("state_dir", format!("`state_dir` is {}, but must be an absolute path", folder.display())));
     }
     if let Some(ctx) = config.ctx {
         within("ctx", ctx as u64, 64, 1 << 26)?;
@@ -227,6 +235,15 @@ mod tests {
     }
 
     #[test]
+    fn text_is_shown_on_the_loopback_unless_it_is_said_otherwise() {
+        let shows =
+            |listen: &str, show_text| Config { listen: listen.into(), show_text, ..Config::default() }.shows_text();
+        assert!(shows("127.0.0.1:1", None) && shows("[::1]:1", None) && shows("localhost:1", None));
+        assert!(!shows("0.0.0.0:1", None) && !shows("box:1", None) && !shows("[::]:1", None));
+        assert!(shows("0.0.0.0:1", Some(true)) && !shows("127.0.0.1:1", Some(false)));
+    }
+
+    #[test]
     fn missing_file_is_named() {
         let message = load(&cli(&["--config", "/nowhere/x.toml"])).unwrap_err().to_string();
         assert!(message.contains("/nowhere/x.toml"), "{message}");
@@ -256,7 +273,17 @@ mod tests {
         Jail::expect_with(|jail| {
             jail.create_file("x.toml", &uncommented)?;
             let shown = load(&cli(&["--config", "x.toml"])).unwrap();
-            let examples = ["model", "control", "gpu", "gpu_reserve_mib", "ctx", "api_keys"];
+            let examples = [
+                "model",
+                "agents_max",
+                "control",
+                "gpu",
+                "gpu_reserve_mib",
+                "ctx",
+                "api_keys",
+                "state_dir",
+                "show_text",
+            ];
             let without = |config: &Config| {
                 let mut all = serde_json::to_value(config).unwrap();
                 all.as_object_mut().unwrap().retain(|key, _| !examples.contains(&key.as_str()));

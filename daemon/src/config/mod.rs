@@ -3,9 +3,11 @@
 pub mod cli;
 mod load;
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
-use openjet_engine::backend::{DEFAULT_AGENTS_MAX, KvType};
+use openjet_engine::backend::KvType;
+use openjet_engine::engine::DEFAULT_HOST_CACHE;
 use openjet_kernels::Embedding;
 use serde::{Deserialize, Serialize};
 
@@ -36,8 +38,9 @@ pub struct Config {
     pub model: Option<PathBuf>,
     /// Conversations that are worked on at once.
     pub agents: usize,
-    /// Most agents that there can be while the daemon runs; memory for them is taken at the start.
-    pub agents_max: usize,
+    /// Most agents that there can be while the daemon runs; memory for them is taken at the start. Without it 8 on a GPU and
+    /// 64 on the CPU.
+    pub agents_max: Option<usize>,
     /// Address and port of the HTTP API.
     pub listen: String,
     /// File of API keys; without it systemd's credential `api-keys`, if there is one.
@@ -65,6 +68,18 @@ pub struct Config {
     pub kv: KvType,
     /// Requests that may wait for an agent.
     pub queue: usize,
+    /// MiB of host memory for conversations without a slot, and as many again for states of prompts.
+    pub host_cache_mib: usize,
+    /// Keep conversations on disk where there is a state directory.
+    pub keep_conversations: bool,
+    /// The state directory; without it the one that systemd gives, if it does.
+    pub state_dir: Option<PathBuf>,
+    /// Most GiB that conversations take on disk.
+    pub conversations_gib: u64,
+    /// Days that a conversation is kept without being used.
+    pub conversations_days: u64,
+    /// Show the end of each agent's text on the page and to openjetctl; without it only where `listen` is a loopback address.
+    pub show_text: Option<bool>,
     /// Refuse a request that names another model than the loaded one.
     pub strict_model: bool,
     /// Hold every tool call to the tool's schema, asked or not.
@@ -92,7 +107,7 @@ impl Default for Config {
         Self {
             model: None,
             agents: 4,
-            agents_max: DEFAULT_AGENTS_MAX,
+            agents_max: None,
             listen: "127.0.0.1:18080".to_owned(),
             api_keys: None,
             cors_origins: Vec::new(),
@@ -106,6 +121,12 @@ impl Default for Config {
             ctx: None,
             kv: KvType::Q8_0,
             queue: 64,
+            host_cache_mib: DEFAULT_HOST_CACHE >> 20,
+            keep_conversations: true,
+            state_dir: None,
+            conversations_gib: 20,
+            conversations_days: 14,
+            show_text: None,
             strict_model: false,
             strict_calls: false,
             body_limit_mib: 32,
@@ -121,6 +142,14 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Whether status may show what agents write.
+    #[must_use]
+    pub fn shows_text(&self) -> bool {
+        let host = self.listen.rsplit_once(':').map_or(self.listen.as_str(), |(host, _)| host);
+        let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+        self.show_text.unwrap_or(host == "localhost" || address.is_ok_and(|address| address.is_loopback()))
+    }
+
     /// The control socket's path.
     #[must_use]
     pub fn control_socket(&self) -> PathBuf {

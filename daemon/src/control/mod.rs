@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response, StatusCode};
-use openjet_proto::control::{AgentCount, ErrorDetail, ErrorReply};
+use openjet_proto::control::{AgentCount, ErrorDetail, ErrorReply, Forget, Forgotten};
 use serde::Serialize;
 use serde_json::json;
 
@@ -32,7 +32,12 @@ impl Handler for Control {
                 None => not_running(),
             },
             (&Method::PUT, "/v1/agents") => self.set_agents(request).await,
-            (_, "/v1/status") => {
+            (&Method::GET, "/v1/conversations") => self.conversations().await,
+            (&Method::POST, "/v1/forget") => self.forget(request).await,
+            (_, "/v1/forget") => {
+                refuse(StatusCode::METHOD_NOT_ALLOWED, format!("{path} does not take {method}"), "use POST")
+            }
+            (_, "/v1/status" | "/v1/conversations") => {
                 refuse(StatusCode::METHOD_NOT_ALLOWED, format!("{path} does not take {method}"), "use GET")
             }
             (_, "/v1/agents") => {
@@ -48,6 +53,40 @@ impl Handler for Control {
 }
 
 impl Control {
+    async fn conversations(&self) -> Response<Body> {
+        match self.app.serving() {
+            Ok(serving) => match serving.engine.conversations().await {
+                Ok(kept) => reply(&kept),
+                Err(message) => refuse(StatusCode::SERVICE_UNAVAILABLE, message, "restart the daemon"),
+            },
+            Err(error) => refuse_as(&error, "wait until the daemon is ready"),
+        }
+    }
+
+    async fn forget(&self, request: Request<Incoming>) -> Response<Body> {
+        let hint = "send \"all\" or {\"conversation\": \"ID\"}";
+        let value = match read_json(request, self.app.body_limits()).await {
+            Ok(value) => value,
+            Err(error) => return refuse_as(&error, hint),
+        };
+        let which = match serde_json::from_value(value) {
+            Ok(Forget::All) => None,
+            Ok(Forget::Conversation(which)) => Some(which),
+            Err(error) => return refuse(StatusCode::BAD_REQUEST, error.to_string(), hint),
+        };
+        let serving = match self.app.serving() {
+            Ok(serving) => serving,
+            Err(error) => return refuse_as(&error, "wait until the daemon is ready"),
+        };
+        match serving.engine.forget(which).await {
+            Ok(count) => {
+                tracing::info!(count, "conversations forgotten");
+                reply(&Forgotten { count })
+            }
+            Err(message) => refuse(StatusCode::SERVICE_UNAVAILABLE, message, "restart the daemon"),
+        }
+    }
+
     async fn set_agents(&self, request: Request<Incoming>) -> Response<Body> {
         let value = match read_json(request, self.app.body_limits()).await {
             Ok(value) => value,

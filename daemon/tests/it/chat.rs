@@ -273,3 +273,21 @@ fn tool_calls_come_whole_and_in_pieces() {
     assert_ne!(none["choices"][0]["finish_reason"], "tool_calls");
     assert!(!text(&none["choices"][0]["message"], "content").contains("tool_call>"), "{none}");
 }
+
+/// An answer that a stop string ends is counted by the daemon, not by the engine.
+#[test]
+fn cached_tokens_are_the_same_whatever_ends_the_answer() {
+    let question = "Count the words of this sentence, and then those of the next one as well. ".repeat(12);
+    let base = json!({
+        "messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": 8, "enable_thinking": false,
+    });
+    let cached = |body: &Value, finish: &str| {
+        let answer = ask(body);
+        assert_eq!(answer["choices"][0]["finish_reason"], finish, "{answer}");
+        answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+    };
+    cached(&base, "length");
+    let expected = cached(&base, "length");
+    assert!(expected > 64);
+    assert_eq!(cached(&with(base, json!({"stop": ["e", "a", "o", " "]})), "stop"), expected);
+}

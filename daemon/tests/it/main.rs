@@ -18,5 +18,6 @@ mod messages;
 mod page;
 mod process;
 mod responses;
+mod restart;
 mod text;
 mod turns;

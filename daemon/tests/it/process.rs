@@ -34,6 +34,7 @@ pub(crate) fn command(folder: &Path, args: &[&str]) -> Command {
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("OPENJET_")) {
         command.env_remove(name);
     }
+    command.env_remove("STATE_DIRECTORY");
     command.stderr(Stdio::piped()).stdout(Stdio::piped());
     command
 }
@@ -68,7 +69,7 @@ pub(crate) fn failure(folder: &Path, args: &[&str]) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-fn terminate(process: &Process) {
+pub(crate) fn terminate(process: &Process) {
     let pid = rustix::process::Pid::from_raw(process.child.id() as i32).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
 }

@@ -64,6 +64,11 @@ pub trait Backend: std::fmt::Debug + Send {
     /// A line for people: the device and what is special about it.
     fn describe(&self) -> String;
 
+    /// Names the layout and the bits of its images: one that was saved is loaded only where this is equal.
+    fn layout(&self) -> String {
+        self.describe()
+    }
+
     /// The options it was built with.
     fn options(&self) -> BackendOptions;
 

@@ -10,6 +10,7 @@ use super::queue::Submission;
 use crate::drafts::{DepthController, Lookup, StepCost};
 use crate::request::{Event, Finish, FinishReason, Request, RequestError, Usage};
 use crate::step::{DraftSource, PAGE_TOKENS, PageId, SlotId};
+use crate::store::Id;
 
 /// A conversation in a slot.
 #[derive(Debug, Default)]
@@ -24,6 +25,18 @@ pub(super) struct Agent {
     pub(super) consumed: usize,
     /// Everything consumed was read as prompt from an aligned start: the bits are those of a cold read, fit for sharing.
     pub(super) clean: bool,
+    /// Tokens at the beginning, whole pages of them, that stand in the tree of prefixes or stood there: cold bits.
+    pub(super) read: usize,
+    /// Where the answer of the last request begins: its generation prompt, or the end of its prompt.
+    pub(super) history: usize,
+    /// Its name on disk, once it has one.
+    pub(super) kept: Option<Id>,
+    /// Tells the cells that were written here from those of other conversations with the same tokens.
+    pub(super) lineage: Option<u64>,
+    /// What the disk has is this version, or it is not worth keeping.
+    pub(super) saved: bool,
+    /// Since when no request runs here, if one has run.
+    pub(super) idle_since: Option<Instant>,
     /// The conversation's pages in order.
     pub(super) pages: Vec<PageId>,
     /// When a request last ended here, in the worker's count of requests.
@@ -90,7 +103,7 @@ impl Agent {
 
     /// Begins to serve a request whose first `reused` prompt tokens the slot's state has seen.
     pub(super) fn begin(&mut self, submission: Submission, config: &EngineConfig, reused: usize) {
-        let Submission { id, request, events, ticket, at } = submission;
+        let Submission { id, request, events, ticket, at, .. } = submission;
         drop(ticket);
         let prompt_tokens = request.prompt.len();
         let room = config.context - prompt_tokens;
@@ -101,6 +114,8 @@ impl Agent {
         self.tokens.clone_from(&request.prompt);
         self.consumed = reused;
         self.session.clone_from(&request.session);
+        self.history = request.generation_prompt_at.unwrap_or(prompt_tokens);
+        self.saved = false;
         self.facts = Facts { prompt_tokens, cached_tokens: reused, queued: at.elapsed(), ..Facts::default() };
         let mut lookup = Lookup::default();
         if config.lookup {
@@ -123,8 +138,14 @@ impl Agent {
             lookup_depth: DepthController::default(),
             request,
         };
-        run.send(Event::Started { agent: self.slot, cached_tokens: reused });
         self.run = Some(run);
+    }
+
+    /// Tells the caller that its request has an agent.
+    pub(super) fn tell_started(&self) {
+        if let Some(run) = &self.run {
+            run.send(Event::Started { agent: self.slot, cached_tokens: self.facts.cached_tokens });
+        }
     }
 
     /// Takes a step's new tokens (an end token last, if any) after `drafts` were offered and `accepted` of them taken.
@@ -186,16 +207,17 @@ impl Agent {
         run.send(Event::Finished(Finish { reason, end_token, usage }));
         // The newest token was never consumed: the conversation ends before it.
         self.tokens.truncate(self.consumed);
+        self.idle_since = Some(Instant::now());
     }
 }
 
-/// Where a prompt leaves states: at intervals, and at the last multiple of a page before the generation prompt, since a
-/// template may render what follows differently the next time.
+/// Where a prompt leaves states: at intervals, at the last multiple of a page before the generation prompt, since a template
+/// may render what follows differently the next time, and at the last one before the prompt's end, for who asks again.
 fn snapshots(request: &Request, config: &EngineConfig, reused: usize) -> BTreeSet<usize> {
     let end = request.prompt.len() - 1;
     let history = request.generation_prompt_at.unwrap_or(end).min(end) / PAGE_TOKENS * PAGE_TOKENS;
     let every = (1..).map(|i| i * config.snapshot_every).take_while(|&at| at <= history);
-    every.chain([history]).filter(|&at| at > reused).collect()
+    every.chain([history, end / PAGE_TOKENS * PAGE_TOKENS]).filter(|&at| at > reused).collect()
 }
 
 impl Run {

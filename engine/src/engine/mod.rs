@@ -1,6 +1,8 @@
 //! The engine: one thread that owns a backend and runs steps, and a handle through which everything else talks to it.
 
+mod admit;
 mod agent;
+mod keep;
 mod pace;
 mod pages;
 mod parked;
@@ -18,13 +20,16 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use openjet_proto::control::ConversationStatus;
 use openjet_proto::{EngineStatus, Health};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::oneshot;
 
 use crate::backend::Backend;
 use crate::request::{Event, Request, RequestError};
-use queue::{Submission, Waiting};
+pub use crate::store::StoreOptions;
+use crate::text::Tokenizer;
+use queue::{OnDisk, Submission, Waiting};
 use worker::{Command, Worker};
 
 /// Bytes of host memory for recurrent states to go on from, and as many again for conversations that gave up their slot.
@@ -59,6 +64,10 @@ pub struct EngineConfig {
     pub snapshot_every: usize,
     /// Most bytes of host memory for such states, and as many again for conversations that gave up their slot.
     pub host_cache: usize,
+    /// Where conversations are kept on disk, if they are.
+    pub store: Option<StoreOptions>,
+    /// Lets the status show the end of each agent's text, which this puts into words.
+    pub show_text: Option<Arc<Tokenizer>>,
 }
 
 impl EngineConfig {
@@ -79,6 +88,8 @@ impl EngineConfig {
             step_goal: Duration::from_millis(80),
             snapshot_every: 2048,
             host_cache: DEFAULT_HOST_CACHE,
+            store: None,
+            show_text: None,
         }
     }
 }
@@ -152,7 +163,8 @@ impl Engine {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (events, receiver) = unbounded_channel();
         let ticket = self.waiting.enter()?;
-        let submission = Box::new(Submission { id, request, events, ticket, at: Instant::now() });
+        let disk = OnDisk::default();
+        let submission = Box::new(Submission { id, request, events, ticket, at: Instant::now(), disk });
         let gone = || RequestError::Unavailable("its thread has ended".into());
         self.commands.send(Command::Submit(submission)).map_err(|_| gone())?;
         Ok(Generation { id, events: receiver })
@@ -170,22 +182,42 @@ impl Engine {
     /// # Errors
     /// With the possible range when `agents` is outside it.
     pub async fn set_agents(&self, agents: usize) -> Result<usize, String> {
-        let (reply, answer) = oneshot::channel();
-        let gone = "the engine has ended";
-        self.commands.send(Command::SetAgents { agents, reply }).map_err(|_| gone)?;
-        answer.await.map_err(|_| gone)?
+        self.ask(|reply| Command::SetAgents { agents, reply }).await?
     }
 
-    /// Forgets conversations that serve no request, in slots and in host memory, and every prompt that was read: those of one
-    /// session, or all. Returns how many conversations were forgotten. Prompts are shared by content and have no session:
-    /// they are forgotten with all only.
+    /// Forgets conversations that serve no request, in slots, in host memory and on disk: those with this name or session, or all
+    /// and every prompt that was read. Returns how many conversations were forgotten. Prompts are shared by content and have no
+    /// session: they are forgotten with all only.
     ///
     /// # Errors
     /// When the engine has ended.
-    pub async fn forget(&self, session: Option<String>) -> Result<usize, String> {
+    pub async fn forget(&self, which: Option<String>) -> Result<usize, String> {
+        let forgotten = self.ask(|reply| Command::Forget { which, reply }).await?;
+        // The files are gone when the disk has come so far.
+        self.keep().await?;
+        Ok(forgotten)
+    }
+
+    /// The conversations that are kept on disk, most recently used first.
+    ///
+    /// # Errors
+    /// When the engine has ended.
+    pub async fn conversations(&self) -> Result<Vec<ConversationStatus>, String> {
+        self.ask(|reply| Command::List { reply }).await
+    }
+
+    /// Brings conversations that rest to disk at once. Resolves when they are there.
+    ///
+    /// # Errors
+    /// When the engine has ended.
+    pub async fn keep(&self) -> Result<(), String> {
+        self.ask(|reply| Command::Keep { reply }).await
+    }
+
+    async fn ask<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, String> {
         let (reply, answer) = oneshot::channel();
         let gone = "the engine has ended";
-        self.commands.send(Command::Forget { session, reply }).map_err(|_| gone)?;
+        self.commands.send(command(reply)).map_err(|_| gone)?;
         answer.await.map_err(|_| gone.to_owned())
     }
 

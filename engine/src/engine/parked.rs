@@ -1,27 +1,36 @@
-//! Conversations in host memory, and how agents come by slots and pages.
+//! Conversations in host memory: those that had to give up their slot and pages, and how they come back.
+
+use std::sync::Arc;
 
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::agent::Agent;
 use super::worker::{Worker, forget};
 use crate::backend::{BackendError, StateImage};
-use crate::request::{Event, Request};
+use crate::request::Event;
 use crate::step::PAGE_TOKENS;
+use crate::store::{Id, reach};
+
+/// Most states inside a conversation's prompt that go with it; the deepest ones.
+const SNAPSHOTS: usize = 4;
 
 /// A conversation that had to give up its slot and pages: with a request, until there is room again; without one, until
 /// it goes on or host memory runs short.
 #[derive(Debug)]
 pub(super) struct Parked {
-    agent: Agent,
-    state: StateImage,
-    pages: Vec<Vec<u8>>,
+    pub(super) agent: Agent,
+    pub(super) image: Image,
 }
 
-/// Where a request finds the conversation that it goes on from.
-#[derive(Clone, Copy, Debug)]
-enum Found {
-    Agent(usize),
-    Shelf(usize),
+/// A conversation's bytes. They are shared with the tree of prefixes and with the thread that writes to disk.
+#[derive(Clone, Debug)]
+pub(super) struct Image {
+    /// After all of its tokens.
+    pub(super) state: Arc<StateImage>,
+    /// After so many of them, all multiples of a page within what was read as prompt; ascending.
+    pub(super) snapshots: Vec<(usize, Arc<StateImage>)>,
+    /// Cells of its pages, in order.
+    pub(super) pages: Vec<Arc<Vec<u8>>>,
 }
 
 impl Parked {
@@ -35,78 +44,31 @@ impl Parked {
     }
 
     fn bytes(&self) -> usize {
-        self.state.0.len() + self.pages.iter().map(Vec::len).sum::<usize>()
+        // States that the tree of prefixes holds too are counted there.
+        let own = self.image.snapshots.iter().map(|(_, state)| state).filter(|state| Arc::strong_count(state) == 1);
+        let states = std::iter::once(&self.image.state).chain(own);
+        states.map(|s| s.0.len()).sum::<usize>() + self.image.pages.iter().map(|p| p.len()).sum::<usize>()
     }
-}
 
-/// Tokens of `prompt` that a conversation's state has seen, if the prompt goes on from all of it.
-fn goes_on(agent: &Agent, prompt: &[u32]) -> Option<usize> {
-    let seen = agent.consumed;
-    // At least one token must be computed, for its logits.
-    (seen > 0 && seen < prompt.len() && agent.tokens[..seen] == prompt[..seen]).then_some(seen)
+    /// Where `prompt` can go on from it: after all of it, or at a snapshot inside what they have in common.
+    pub(super) fn reach(&self, prompt: &[u32]) -> Option<usize> {
+        let snapshots: Vec<usize> = self.image.snapshots.iter().map(|(at, _)| *at).collect();
+        reach(&self.agent.tokens[..self.agent.consumed], &snapshots, prompt)
+    }
+
+    /// A copy of its first `at` tokens, where it has a snapshot.
+    pub(super) fn part(&self, at: usize) -> Option<Self> {
+        let (before, from) =
+            self.image.snapshots.split_at(self.image.snapshots.partition_point(|(here, _)| *here < at));
+        let (_, state) = from.first().filter(|(here, _)| *here == at)?;
+        let pages = self.image.pages.get(..at / PAGE_TOKENS)?.to_vec();
+        let image = Image { state: Arc::clone(state), snapshots: before.to_vec(), pages };
+        let tokens = self.agent.tokens[..at].to_vec();
+        Some(Self { agent: Agent { tokens, consumed: at, read: at, clean: true, ..Agent::default() }, image })
+    }
 }
 
 impl Worker {
-    /// Gives parked conversations, then waiting requests, to idle agents.
-    pub(super) fn admit(&mut self) -> Result<(), BackendError> {
-        while let Some(parked) = self.parked.front() {
-            // Two pages more than it had, or it would be parked again at once.
-            let needed = (parked.pages.len() + 2).min(self.pages.total());
-            let Some(i) = self.least_recent_idle(None) else { return Ok(()) };
-            while self.pages.free() < needed && self.free_a_page()? {}
-            if self.pages.free() < needed {
-                return Ok(());
-            }
-            let Some(parked) = self.parked.pop_front() else { return Ok(()) };
-            self.shelve(i)?;
-            self.restore(i, parked)?;
-        }
-        while let Some(request) = self.queue.front().map(|s| &s.request) {
-            let Some(own) = self.least_recent_idle(request.session.as_ref()) else { return Ok(()) };
-            let (i, reused) = match self.longest(request) {
-                Some((Found::Agent(i), seen)) => (i, seen),
-                Some((Found::Shelf(entry), seen)) => {
-                    let parked = self.shelf.remove(entry);
-                    self.shelve(own)?;
-                    (own, if self.take_back(parked, own)? { seen } else { 0 })
-                }
-                None => (own, 0),
-            };
-            let Some(submission) = self.queue.pop_front() else { return Ok(()) };
-            if reused == 0 {
-                self.shelve(i)?;
-                self.backend.reset_slot(self.agents[i].slot)?;
-            }
-            let agent = &mut self.agents[i];
-            // From an unaligned start the bits are not those of a cold read.
-            agent.clean &= reused.is_multiple_of(PAGE_TOKENS);
-            self.totals.prompt_tokens_cached += reused as u64;
-            agent.begin(submission, &self.config, reused);
-            self.go_on(i)?;
-            self.mark_branch(i);
-        }
-        Ok(())
-    }
-
-    /// The longest conversation, in an idle agent or on the shelf, that a request goes on from as a whole.
-    fn longest(&self, request: &Request) -> Option<(Found, usize)> {
-        let idle = self.agents.iter().enumerate().filter(|(i, a)| *i < self.wanted && a.run.is_none());
-        let idle = idle.map(|(i, a)| (Found::Agent(i), a));
-        let shelf = self.shelf.iter().enumerate().map(|(i, p)| (Found::Shelf(i), &p.agent));
-        let found = idle.chain(shelf).filter_map(|(found, a)| Some((found, goes_on(a, &request.prompt)?)));
-        found.max_by_key(|(_, seen)| *seen)
-    }
-
-    /// The idle agent of a session, or else the one that has been idle longest; empty ones first.
-    fn least_recent_idle(&self, session: Option<&String>) -> Option<usize> {
-        let idle = self.agents.iter().enumerate().filter(|(i, a)| *i < self.wanted && a.run.is_none());
-        idle.min_by_key(|(_, a)| {
-            let own = session.is_some() && a.session.as_ref() == session;
-            (!own, a.consumed > 0, a.last_used)
-        })
-        .map(|(i, _)| i)
-    }
-
     /// Frees pages for `agent`. Where nothing else is left, the request that started last is parked. `false` when that is
     /// `agent` itself: it has to wait for the others.
     pub(super) fn make_room(&mut self, agent: usize) -> Result<bool, BackendError> {
@@ -121,7 +83,7 @@ impl Worker {
     }
 
     /// Frees pages that no request needs: of the longest idle conversation, else of a prompt that was read and is not in use.
-    fn free_a_page(&mut self) -> Result<bool, BackendError> {
+    pub(super) fn free_a_page(&mut self) -> Result<bool, BackendError> {
         let idle = self.agents.iter().enumerate().filter(|(_, a)| a.run.is_none() && !a.pages.is_empty());
         let oldest = idle.min_by_key(|(_, a)| a.last_used).map(|(i, _)| i);
         let Some(oldest) = oldest else { return Ok(self.prefixes.evict(&mut self.pages)) };
@@ -129,15 +91,25 @@ impl Worker {
         Ok(true)
     }
 
+    /// The deepest states inside what an agent's conversation has read.
+    pub(super) fn snapshots(&mut self, i: usize) -> Vec<(usize, Arc<StateImage>)> {
+        let agent = &self.agents[i];
+        let mut states = self.prefixes.states(&agent.tokens[..agent.read.min(agent.consumed)]);
+        states.drain(..states.len().saturating_sub(SNAPSHOTS));
+        states
+    }
+
     /// Moves an agent's conversation to host memory and leaves the agent empty.
     fn lift(&mut self, i: usize) -> Result<Parked, BackendError> {
+        let snapshots = self.snapshots(i);
         let slot = self.agents[i].slot;
         let mut agent = std::mem::replace(&mut self.agents[i], Agent::new(slot));
         let used = agent.consumed.div_ceil(PAGE_TOKENS);
-        let pages = agent.pages[..used].iter().map(|&p| self.backend.save_page(p)).collect::<Result<_, _>>()?;
-        let state = self.backend.save_state(slot)?;
+        let pages = agent.pages[..used].iter().map(|&p| self.backend.save_page(p).map(Arc::new));
+        let pages = pages.collect::<Result<_, _>>()?;
+        let state = Arc::new(self.backend.save_state(slot)?);
         agent.pages.drain(..).for_each(|p| self.pages.release(p));
-        Ok(Parked { agent, state, pages })
+        Ok(Parked { agent, image: Image { state, snapshots, pages } })
     }
 
     /// Parks a running conversation until there is room again.
@@ -155,9 +127,10 @@ impl Worker {
             forget(&mut self.agents[i], &mut self.pages);
             return Ok(());
         }
-        let parked = self.lift(i)?;
+        let mut parked = self.lift(i)?;
         // The agent's status goes on to show its last request.
         self.agents[i].facts = facts;
+        self.keep_parked(&mut parked);
         self.shelf.push_back(parked);
         while self.shelf.iter().map(Parked::bytes).sum::<usize>() > self.config.host_cache {
             self.shelf.pop_front();
@@ -165,47 +138,71 @@ impl Worker {
         Ok(())
     }
 
-    /// Empties idle agents and the shelf: of one session's conversations, or of all, and then the prompts too. Returns how many
-    /// conversations there were.
-    pub(super) fn forget_conversations(&mut self, session: Option<&String>) -> usize {
-        let matches = |agent: &Agent| session.is_none() || agent.session.as_ref() == session;
-        let before = self.shelf.len();
+    /// Empties idle agents and the shelf: of one session's conversations or the one of this name, or of all, and then the
+    /// prompts too; on disk likewise. Returns how many conversations there were.
+    pub(super) fn forget_conversations(&mut self, which: Option<&str>) -> usize {
+        let mut names: Vec<Id> = self.store.as_ref().map(|store| store.forget(which)).unwrap_or_default();
+        let matches = |agent: &Agent| {
+            let named = |which: &str| agent.kept.is_some_and(|id| id.to_string() == which);
+            which.is_none_or(|which| agent.session.as_deref() == Some(which) || named(which))
+        };
+        let mut nameless = 0;
+        let mut count = |agent: &Agent| match agent.kept {
+            Some(id) if !names.contains(&id) => names.push(id),
+            Some(_) => {}
+            None => nameless += 1,
+        };
+        self.shelf.iter().map(|p| &p.agent).filter(|a| matches(a)).for_each(&mut count);
         self.shelf.retain(|p| !matches(&p.agent));
-        let mut forgotten = before - self.shelf.len();
         for agent in self.agents.iter_mut().filter(|a| a.run.is_none() && a.consumed > 0 && matches(a)) {
+            count(agent);
             forget(agent, &mut self.pages);
-            forgotten += 1;
         }
-        while session.is_none() && self.prefixes.evict(&mut self.pages) {}
-        forgotten
+        while which.is_none() && self.prefixes.evict(&mut self.pages) {}
+        names.len() + nameless
     }
 
-    /// Brings a conversation that was taken off the shelf back into the empty agent `i`. `false`, and the conversation is
-    /// dropped, when the pool has no room for it.
-    fn take_back(&mut self, parked: Option<Parked>, i: usize) -> Result<bool, BackendError> {
-        let Some(parked) = parked else { return Ok(false) };
-        let needed = parked.pages.len();
+    /// Brings a conversation back into the empty agent `i`. `false`, and the conversation is dropped, when the pool has no
+    /// room for it.
+    pub(super) fn take_back(&mut self, mut parked: Parked, i: usize) -> Result<bool, BackendError> {
+        let needed = parked.image.pages.len();
         while self.pages.free() < needed && self.free_a_page()? {}
         if self.pages.free() < needed {
             return Ok(false);
         }
-        self.restore(i, parked).map(|()| true)
+        let others = self.agents.iter().chain(self.shelf.iter().map(|p| &p.agent));
+        if others.clone().any(|a| a.kept.is_some() && a.kept == parked.agent.kept) {
+            // It was brought back from disk twice: from here on they are two.
+            (parked.agent.kept, parked.agent.lineage) = (None, None);
+        }
+        let (state, snapshots) = (Arc::clone(&parked.image.state), parked.image.snapshots.clone());
+        self.restore(i, parked)?;
+        // What was read as prompt is there for others too.
+        let agent = &mut self.agents[i];
+        let read = agent.read / PAGE_TOKENS;
+        let tokens = &agent.tokens[..read * PAGE_TOKENS];
+        self.prefixes.insert(tokens, &mut agent.pages[..read], &mut self.pages);
+        let end = (agent.clean && agent.consumed == tokens.len()).then_some((tokens.len(), state));
+        for (at, state) in snapshots.into_iter().chain(end).filter(|(at, _)| *at <= tokens.len()) {
+            self.prefixes.keep_state(&tokens[..at], state);
+        }
+        Ok(true)
     }
 
     /// Puts a conversation from host memory into the empty agent `i`; there are pages enough.
-    fn restore(&mut self, i: usize, parked: Parked) -> Result<(), BackendError> {
-        let Parked { agent, state, pages } = parked;
+    pub(super) fn restore(&mut self, i: usize, parked: Parked) -> Result<(), BackendError> {
+        let Parked { agent, image } = parked;
         let slot = self.agents[i].slot;
         self.agents[i] = Agent { slot, ..agent };
-        for cells in pages {
+        for cells in &image.pages {
             let Some(page) = self.pages.take() else { break };
-            self.backend.load_page(page, &cells)?;
+            self.backend.load_page(page, cells)?;
             self.agents[i].pages.push(page);
         }
         if let Some(run) = &mut self.agents[i].run {
             // Its draft distributions stayed behind.
             run.proposal.clear();
         }
-        self.backend.load_state(slot, &state)
+        self.backend.load_state(slot, &image.state)
     }
 }

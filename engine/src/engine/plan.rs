@@ -65,7 +65,7 @@ pub(super) fn plan(agents: &mut [Agent], config: &EngineConfig, pace: &Pace, cos
     let share = MAX_DECODE_ROWS.checked_div(writing.len()).unwrap_or(MAX_DECODE_ROWS);
     let mut parts: Vec<Part> =
         writing.into_iter().filter_map(|i| decode(i, &mut agents[i], config, cost, share - 1)).collect();
-    if let Some(i) = next_prompt(agents) {
+    if let Some(i) = next_prompt(agents, turn) {
         let chunk = pace.chunk(!parts.is_empty());
         parts.extend(prompt(i, &mut agents[i], config, cost, chunk));
     }
@@ -91,19 +91,18 @@ fn within_context(mut drafts: Drafts, config: &EngineConfig, consumed: usize) ->
     drafts
 }
 
-/// Whose prompt goes next: the one with the least left to read, so that a short question need not wait for a long text.
-/// A prompt gains on the others for as long as it waits, so that none starves.
-fn next_prompt(agents: &[Agent]) -> Option<usize> {
-    /// Tokens that a second of waiting is worth.
-    const PATIENCE: f64 = 1000.0;
+/// Whose prompt goes next: the one with the least left to read, so that a short question need not wait for long texts. Now and
+/// then it is the oldest one, so that none starves.
+fn next_prompt(agents: &[Agent], turn: usize) -> Option<usize> {
+    /// One chunk of so many goes to the oldest.
+    const OLDEST: usize = 4;
     let reading =
         agents.iter().enumerate().filter_map(|(i, a)| Some((i, a, a.run.as_ref().filter(|r| r.prefill && !r.waits)?)));
-    let left = |agent: &Agent, waited: std::time::Duration| {
-        (agent.tokens.len() - agent.consumed) as f64 - waited.as_secs_f64() * PATIENCE
-    };
-    reading
-        .min_by(|(_, a, ra), (_, b, rb)| left(a, ra.started.elapsed()).total_cmp(&left(b, rb.started.elapsed())))
-        .map(|(i, ..)| i)
+    let next = reading.min_by_key(|(_, agent, run)| {
+        let left = if turn.is_multiple_of(OLDEST) { 0 } else { agent.tokens.len() - agent.consumed };
+        (left, run.started)
+    });
+    next.map(|(i, ..)| i)
 }
 
 fn prompt(i: usize, agent: &mut Agent, config: &EngineConfig, cost: StepCost, chunk: usize) -> Option<Part> {

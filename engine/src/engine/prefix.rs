@@ -122,6 +122,20 @@ impl PrefixTree {
         }
     }
 
+    /// How far a prompt can go on, in tokens.
+    pub(super) fn reach(&mut self, prompt: &[u32]) -> usize {
+        let path = self.path(&prompt[..prompt.len() - 1]);
+        let nodes = path.iter().filter_map(|id| self.nodes.get(id));
+        nodes.rposition_with_state().map_or(0, |depth| (depth + 1) * PAGE_TOKENS)
+    }
+
+    /// The states inside `tokens` (whole blocks), by their positions, in order.
+    pub(super) fn states(&mut self, tokens: &[u32]) -> Vec<(usize, Arc<StateImage>)> {
+        let path = self.path(tokens);
+        let nodes = path.iter().filter_map(|id| self.nodes.get(id)).zip(1..);
+        nodes.filter_map(|(n, depth)| Some((depth * PAGE_TOKENS, Arc::clone(n.state.as_ref()?)))).collect()
+    }
+
     /// Whether the state after `tokens` (whole blocks) is here.
     pub(super) fn has_state(&mut self, tokens: &[u32]) -> bool {
         let path = self.path(tokens);
@@ -131,7 +145,7 @@ impl PrefixTree {
 
     /// Keeps the state after `tokens` (whole blocks that were inserted). The least recently used states leave when there are
     /// too many.
-    pub(super) fn keep_state(&mut self, tokens: &[u32], state: StateImage) {
+    pub(super) fn keep_state(&mut self, tokens: &[u32], state: Arc<StateImage>) {
         let path = self.path(tokens);
         if path.len() * PAGE_TOKENS != tokens.len() || state.0.len() > self.state_budget {
             return;
@@ -143,7 +157,7 @@ impl PrefixTree {
             return;
         }
         self.state_bytes += state.0.len();
-        node.state = Some(Arc::new(state));
+        node.state = Some(state);
         while self.state_bytes > self.state_budget {
             let oldest = self.nodes.values_mut().filter(|n| n.state.is_some()).min_by_key(|n| n.state_used);
             let Some(state) = oldest.and_then(|n| n.state.take()) else { return };
@@ -187,8 +201,8 @@ mod tests {
         blocks.iter().flat_map(|&b| (0..PAGE_TOKENS as u32).map(move |i| 1000 * b + i)).collect()
     }
 
-    fn image(n: u8) -> StateImage {
-        StateImage(vec![n; 10])
+    fn image(n: u8) -> Arc<StateImage> {
+        Arc::new(StateImage(vec![n; 10]))
     }
 
     /// Reads `blocks` as somebody would who found nothing, and leaves.
@@ -207,6 +221,8 @@ mod tests {
         let resume = tree.resume(&tokens(&[1, 2, 3, 4]), &mut pages).unwrap();
         assert_eq!((resume.pages.len(), resume.state.0[0]), (2, 2));
         assert_eq!(tree.known(&tokens(&[1, 2, 3, 4])), 3 * PAGE_TOKENS);
+        assert_eq!(tree.reach(&tokens(&[1, 2, 3, 4])), 2 * PAGE_TOKENS);
+        assert_eq!(tree.states(&tokens(&[1, 2, 3])), [(2 * PAGE_TOKENS, image(2))]);
         // One token must be left to compute.
         assert!(tree.resume(&tokens(&[1, 2]), &mut pages).is_none());
         // A single other token in the first block, and nothing is found.

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::parked::Parked;
 use crate::request::{Event, Request, RequestError};
 
 /// A request on its way to an agent.
@@ -17,6 +18,28 @@ pub(super) struct Submission {
     /// Its place in the line; given up when it is dropped.
     pub(super) ticket: Ticket,
     pub(super) at: Instant,
+    pub(super) disk: OnDisk,
+}
+
+/// What is known of conversations on disk that a request could go on from.
+#[derive(Debug, Default)]
+pub(super) enum OnDisk {
+    /// Nobody has looked.
+    #[default]
+    Unasked,
+    /// There is one; it is being read, and the request waits for it.
+    Asked,
+    /// It is here.
+    Found(Box<Parked>),
+    /// There is none that helps.
+    Nothing,
+}
+
+impl Submission {
+    /// Whether it can be given to an agent.
+    pub(super) fn ready(&self) -> bool {
+        !matches!(self.disk, OnDisk::Asked)
+    }
 }
 
 /// The places in the line.

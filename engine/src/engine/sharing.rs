@@ -1,5 +1,7 @@
 //! No prompt is read twice: where a request goes on from, what a prompt leaves behind, who waits for whom.
 
+use std::sync::Arc;
+
 use super::agent::Agent;
 use super::worker::Worker;
 use crate::backend::BackendError;
@@ -66,6 +68,8 @@ impl Worker {
         agent.pages = resume.pages;
         agent.consumed = reused;
         agent.clean = true;
+        agent.read = reused;
+        agent.lineage = None;
         agent.facts.cached_tokens += gained;
         self.totals.prompt_tokens_cached += gained as u64;
         Ok(())
@@ -89,12 +93,13 @@ impl Worker {
         if !agent.clean || whole == 0 {
             return Ok(());
         }
+        agent.read = whole * PAGE_TOKENS;
         let tokens = &agent.tokens[..whole * PAGE_TOKENS];
         self.prefixes.insert(tokens, &mut agent.pages[..whole], &mut self.pages);
         let wanted = agent.run.as_ref().is_some_and(|r| r.snapshots.contains(&agent.consumed));
         if wanted && !self.prefixes.has_state(tokens) {
             let state = self.backend.save_state(agent.slot)?;
-            self.prefixes.keep_state(tokens, state);
+            self.prefixes.keep_state(tokens, Arc::new(state));
         }
         Ok(())
     }

@@ -2,10 +2,15 @@
 
 use std::sync::Arc;
 
-use openjet_proto::{AgentState, AgentStatus, EngineStatus, Health};
+use openjet_proto::{AgentState, AgentStatus, EngineStatus, Health, WaitingStatus};
 
 use super::agent::Agent;
+use super::queue::Submission;
 use super::worker::Worker;
+use crate::text::Tokenizer;
+
+/// Most tokens of an agent's text that are shown.
+const TAIL: usize = 64;
 
 /// Counts since the start.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,6 +29,7 @@ pub(super) fn empty() -> EngineStatus {
         health: Health::Loading { detail: "starting".into() },
         backend: String::new(),
         queued: 0,
+        queue: Vec::new(),
         agents: Vec::new(),
         pages_total: 0,
         pages_free: 0,
@@ -42,6 +48,7 @@ impl Worker {
             health: self.health.clone(),
             backend: self.backend.describe(),
             queued: self.queue.len() + self.parked.len(),
+            queue: self.queue.iter().map(waiting).collect(),
             agents: self.agents.iter().map(|a| self.agent_status(a)).collect(),
             pages_total: self.pages.total(),
             pages_free: self.pages.free(),
@@ -80,6 +87,26 @@ impl Worker {
             drafts_accepted: facts.accepted.clone(),
             first_token_ms: facts.first_token.map(|d| d.as_secs_f64() * 1e3),
             queued_ms: facts.queued.as_secs_f64() * 1e3,
+            tail: self.config.show_text.as_ref().map(|tokenizer| {
+                let written = agent.tokens.get(facts.prompt_tokens..).unwrap_or_default();
+                let shown = written.len().min(facts.generated).min(TAIL);
+                tail(tokenizer, &written[written.len() - shown..])
+            }),
         }
     }
+}
+
+fn waiting(submission: &Submission) -> WaitingStatus {
+    WaitingStatus {
+        request: submission.id,
+        session: submission.request.session.clone(),
+        prompt_tokens: submission.request.prompt.len(),
+        waited_ms: submission.at.elapsed().as_secs_f64() * 1e3,
+    }
+}
+
+/// The text of some tokens, without the characters that are cut at either end.
+fn tail(tokenizer: &Tokenizer, tokens: &[u32]) -> String {
+    let bytes: Vec<u8> = tokens.iter().flat_map(|&token| tokenizer.token_bytes(token)).copied().collect();
+    String::from_utf8_lossy(&bytes).trim_matches(char::REPLACEMENT_CHARACTER).to_owned()
 }

@@ -6,11 +6,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use openjet_proto::control::ConversationStatus;
 use openjet_proto::{EngineStatus, Health};
 use tokio::sync::oneshot;
 
 use super::EngineConfig;
 use super::agent::Agent;
+use super::keep::Copying;
 use super::pace::Pace;
 use super::pages::PagePool;
 use super::parked::Parked;
@@ -21,6 +23,7 @@ use super::status::Totals;
 use crate::backend::{Backend, BackendError};
 use crate::request::{Event, FinishReason, RequestError};
 use crate::step::{PAGE_TOKENS, SegmentOutput, Step};
+use crate::store::{ImageSizes, Store};
 
 /// What the handle asks of the thread.
 #[derive(Debug)]
@@ -29,8 +32,12 @@ pub(super) enum Command {
     Submit(Box<Submission>),
     /// Change the number of agents.
     SetAgents { agents: usize, reply: oneshot::Sender<Result<usize, String>> },
-    /// Forget conversations without a request: of one session, or all and every prompt that was read.
-    Forget { session: Option<String>, reply: oneshot::Sender<usize> },
+    /// Forget conversations without a request: those with this name or session, or all and every prompt that was read.
+    Forget { which: Option<String>, reply: oneshot::Sender<usize> },
+    /// List the conversations on disk.
+    List { reply: oneshot::Sender<Vec<ConversationStatus>> },
+    /// Bring to disk what rests; answer when it and all before it is there.
+    Keep { reply: oneshot::Sender<()> },
     /// Refuse new requests; answer when nothing runs or waits any more.
     Drain { reply: oneshot::Sender<()> },
 }
@@ -53,6 +60,8 @@ pub(super) struct Worker {
     /// Conversations without a request that gave up their slot, oldest first.
     pub(super) shelf: VecDeque<Parked>,
     pub(super) prefixes: PrefixTree,
+    pub(super) store: Option<Store>,
+    pub(super) copying: Option<Copying>,
     pace: Pace,
     pub(super) totals: Totals,
     draining: Vec<oneshot::Sender<()>>,
@@ -61,8 +70,9 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn new(backend: Box<dyn Backend>, config: EngineConfig, inbox: Receiver<Command>) -> Self {
+    pub(super) fn new(mut backend: Box<dyn Backend>, config: EngineConfig, inbox: Receiver<Command>) -> Self {
         let options = backend.options();
+        let store = open_store(&mut *backend, &config);
         let mut worker = Self {
             pages: PagePool::new(options.pages),
             agents: (0..config.agents).map(Agent::new).collect(),
@@ -72,6 +82,8 @@ impl Worker {
             parked: VecDeque::new(),
             shelf: VecDeque::new(),
             prefixes: PrefixTree::new(config.host_cache),
+            store,
+            copying: None,
             totals: Totals::default(),
             draining: Vec::new(),
             health: Health::Ready,
@@ -90,13 +102,27 @@ impl Worker {
 
     /// Runs until every handle is gone and nothing is left to do, or the backend fails.
     pub(super) fn run(mut self) {
-        while self.take_commands() {
-            self.drop_cancelled();
-            match self.admit().and_then(|()| self.share_prompts()).and_then(|()| self.step()) {
-                Ok(()) => self.publish(),
+        loop {
+            match self.turn() {
+                Ok(true) => self.publish(),
+                Ok(false) => return,
                 Err(error) => return self.fail(&error),
             }
         }
+    }
+
+    /// Does what there is to do, one step at most. `false` when the engine should end.
+    fn turn(&mut self) -> Result<bool, BackendError> {
+        if !self.take_commands()? {
+            return Ok(false);
+        }
+        self.drop_cancelled()?;
+        self.take_fetched();
+        self.admit()?;
+        self.share_prompts()?;
+        self.step()?;
+        self.keep_some()?;
+        Ok(true)
     }
 
     fn idle(&self) -> bool {
@@ -104,32 +130,33 @@ impl Worker {
     }
 
     /// Takes what has arrived, waiting while there is nothing to do. `false` when the engine should end.
-    fn take_commands(&mut self) -> bool {
+    fn take_commands(&mut self) -> Result<bool, BackendError> {
         if self.idle() {
             self.draining.drain(..).for_each(|reply| {
                 // Whoever asked may have gone away.
                 let _ = reply.send(());
             });
-            match self.inbox.recv_timeout(IDLE_TICK) {
-                Ok(command) => self.obey(command),
+            let patience = if self.is_copying() { Duration::ZERO } else { IDLE_TICK };
+            match self.inbox.recv_timeout(patience) {
+                Ok(command) => self.obey(command)?,
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return false,
+                Err(RecvTimeoutError::Disconnected) => return Ok(false),
             }
         }
         while let Ok(command) = self.inbox.try_recv() {
-            self.obey(command);
+            self.obey(command)?;
         }
-        true
+        Ok(true)
     }
 
-    fn obey(&mut self, command: Command) {
+    fn obey(&mut self, command: Command) -> Result<(), BackendError> {
         match command {
             Command::Submit(submission) => self.queue.push_back(*submission),
             Command::SetAgents { agents, reply } => {
                 let most = self.backend.options().slots;
                 let answer = if (1..=most).contains(&agents) {
                     self.wanted = agents;
-                    self.resize();
+                    self.resize()?;
                     Ok(agents)
                 } else {
                     Err(format!("{agents} agents are not possible here; choose 1 to {most}"))
@@ -137,44 +164,51 @@ impl Worker {
                 self.publish();
                 let _ = reply.send(answer);
             }
-            Command::Forget { session, reply } => {
-                let forgotten = self.forget_conversations(session.as_ref());
+            Command::Forget { which, reply } => {
+                let forgotten = self.forget_conversations(which.as_deref());
                 self.publish();
                 let _ = reply.send(forgotten);
             }
+            Command::List { reply } => {
+                let _ = reply.send(self.store.as_ref().map(Store::list).unwrap_or_default());
+            }
+            Command::Keep { reply } => self.keep_all(reply)?,
             Command::Drain { reply } => {
                 self.health = Health::Draining;
                 self.draining.push(reply);
                 self.publish();
             }
         }
+        Ok(())
     }
 
-    /// Grows at once; shrinks by the idle agents at the end of the list.
-    pub(super) fn resize(&mut self) {
+    /// Grows at once; shrinks by the idle agents at the end of the list, whose conversations go to the shelf.
+    pub(super) fn resize(&mut self) -> Result<(), BackendError> {
         while self.agents.len() < self.wanted {
             self.agents.push(Agent::new(self.agents.len()));
         }
         while self.agents.len() > self.wanted && self.agents.last().is_some_and(|a| a.run.is_none()) {
-            if let Some(mut agent) = self.agents.pop() {
-                forget(&mut agent, &mut self.pages);
-            }
+            self.shelve(self.agents.len() - 1)?;
+            self.agents.pop();
         }
+        Ok(())
     }
 
     /// Ends what nobody listens to any more: in the queue, parked or running.
-    fn drop_cancelled(&mut self) {
+    fn drop_cancelled(&mut self) -> Result<(), BackendError> {
         let before = self.queue.len() + self.parked.len();
         self.queue.retain(|s| !s.events.is_closed());
         self.parked.retain(|p| !p.cancelled());
         let mut gone = before - self.queue.len() - self.parked.len();
-        for i in 0..self.agents.len() {
+        // From the end: agents that leave are the last ones.
+        for i in (0..self.agents.len()).rev() {
             if self.agents[i].run.as_ref().is_some_and(|r| r.events.is_closed()) {
-                self.finish(i, FinishReason::Cancelled, None);
+                self.finish(i, FinishReason::Cancelled, None)?;
                 gone += 1;
             }
         }
         self.totals.requests_cancelled += gone as u64;
+        Ok(())
     }
 
     /// Composes and runs one step, and hands out its results.
@@ -245,7 +279,8 @@ impl Worker {
         let Some(run) = agent.run.as_mut() else { return Ok(()) };
         run.proposal = output.drafts;
         if part.prompt {
-            run.send(Event::Prefill { done: agent.consumed, total: run.request.prompt.len() });
+            let (total, cached_tokens) = (run.request.prompt.len(), agent.facts.cached_tokens);
+            run.send(Event::Prefill { done: agent.consumed, total, cached_tokens });
         }
         if output.tokens.is_empty() {
             return Ok(());
@@ -255,18 +290,18 @@ impl Worker {
         let end = agent.take(output.tokens, &part.drafts, output.accepted, self.config.lookup);
         if agent.fail_constraint() {
             self.totals.requests_finished += 1;
-            self.resize();
+            self.resize()?;
         } else if let Some((reason, token)) = end {
-            self.finish(part.agent, reason, token);
+            self.finish(part.agent, reason, token)?;
         }
         Ok(())
     }
 
-    pub(super) fn finish(&mut self, agent: usize, reason: FinishReason, end_token: Option<u32>) {
+    fn finish(&mut self, agent: usize, reason: FinishReason, end_token: Option<u32>) -> Result<(), BackendError> {
         self.totals.requests_finished += 1;
         self.agents[agent].last_used = self.totals.requests_finished;
         self.agents[agent].finish(reason, end_token);
-        self.resize();
+        self.resize()
     }
 
     /// The backend can't go on: everybody is told why, and the thread ends.
@@ -289,7 +324,19 @@ impl Worker {
 pub(super) fn forget(agent: &mut Agent, pages: &mut PagePool) {
     agent.pages.drain(..).for_each(|page| pages.release(page));
     agent.tokens.clear();
-    agent.consumed = 0;
+    (agent.consumed, agent.read, agent.history) = (0, 0, 0);
     agent.clean = true;
     agent.session = None;
+    (agent.kept, agent.lineage, agent.idle_since) = (None, None, None);
+}
+
+/// The store of conversations, if there is to be one and it can be used.
+fn open_store(backend: &mut dyn Backend, config: &EngineConfig) -> Option<Store> {
+    let options = config.store.as_ref()?;
+    let opened = backend.save_state(0).map_err(|error| error.to_string()).and_then(|state| {
+        let page = backend.save_page(0).map_err(|error| error.to_string())?;
+        let layout = format!("{}, {:?} cells", backend.layout(), backend.options().kv);
+        Store::open(options, &layout, ImageSizes { state: state.0.len(), page: page.len() })
+    });
+    opened.inspect_err(|reason| tracing::warn!("conversations are not kept on disk: {reason}")).ok()
 }

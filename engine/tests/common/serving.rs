@@ -56,6 +56,16 @@ pub fn finish(mut generation: Generation) -> (Vec<u32>, Finish) {
     panic!("the engine ended");
 }
 
+/// A prompt of `n` tokens that differs from those of other seeds from its first token on.
+pub fn text(seed: u32, n: usize) -> Vec<u32> {
+    (0..n as u32).map(|i| 300 + (seed * 977 + i * i * 7 + i * (31 + seed)) % 4000).collect()
+}
+
+/// What an engine that has read nothing before writes after a prompt.
+pub fn cold(model: &Arc<Model>, prompt: &[u32], n: u32) -> Vec<u32> {
+    finish(engine(model, 96, |c| c.agents = 1).submit(request(prompt, n)).unwrap()).0
+}
+
 pub fn wait(what: &str, mut done: impl FnMut() -> bool) {
     let began = Instant::now();
     while !done() {

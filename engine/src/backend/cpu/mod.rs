@@ -72,7 +72,8 @@ impl CpuBackend {
             return Err(BackendError::Device(message));
         }
         let pool = KvPool::new(options.kv, config.kv_layers(), options.pages, config.kv_heads, config.head_dim);
-        let slots = vec![Slot::new(config); options.slots];
+        // One by one: memory that was never touched costs nothing until a conversation needs it.
+        let slots = (0..options.slots).map(|_| Slot::new(config)).collect();
         let threads = rayon::ThreadPoolBuilder::new()
             .thread_name(|i| format!("cpu-{i}"))
             .build()
@@ -266,6 +267,10 @@ impl CpuBackend {
 impl Backend for CpuBackend {
     fn describe(&self) -> String {
         format!("CPU, {} threads", self.threads.current_num_threads())
+    }
+
+    fn layout(&self) -> String {
+        "CPU".to_owned()
     }
 
     fn options(&self) -> BackendOptions {

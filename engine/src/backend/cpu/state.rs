@@ -28,13 +28,13 @@ pub(super) struct LayerState {
 
 impl Slot {
     pub(super) fn new(config: &ModelConfig) -> Self {
-        let layer = LayerState {
+        let layer = || LayerState {
             memory: vec![0.0; config.value_heads * config.state_dim * config.state_dim],
             inputs: vec![0.0; (config.conv_taps - 1) * config.conv_channels()],
         };
         Self {
             consumed: 0,
-            layers: vec![layer; config.recurrent.iter().filter(|&&r| r).count()],
+            layers: config.recurrent.iter().filter(|&&r| r).map(|_| layer()).collect(),
             pending: vec![0.0; config.hidden],
             proposed: Vec::new(),
         }
