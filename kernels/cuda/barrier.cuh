@@ -4,23 +4,30 @@
 
 namespace openjet {
 
-// `counter` is zero when the launch begins. `passed` counts this block's barriers; the same in every thread.
-__device__ __forceinline__ void grid_barrier(uint32_t* counter, uint32_t& passed) {
-    passed++;
+// Two halves, between which a block may do what depends on nothing: all threads of all blocks arrive, then wait. `counter` is zero
+// when the launch begins; `passed`, in shared memory, counts this block's barriers and is the first thread's. What a block wrote
+// before it arrived is seen by all after they waited: the block barrier orders its threads' writes before the release.
+__device__ __forceinline__ void grid_arrive(uint32_t* counter, uint32_t& passed) {
     __syncthreads();
+    if (threadIdx.x == 0) {
+        passed++;
+#ifdef OPENJET_HOST
+        *counter += 1;
+#else
+        asm volatile("red.release.gpu.global.add.u32 [%0],1;" :: "l"(counter) : "memory");
+#endif
+    }
+}
+__device__ __forceinline__ void grid_wait(const uint32_t* counter, const uint32_t& passed) {
     if (threadIdx.x == 0) {
         const uint32_t target = passed * gridDim.x;
 #ifdef OPENJET_HOST
-        *counter += 1;
         while (*counter < target) host::yield();
 #else
         uint32_t seen;
-        __threadfence();
-        asm volatile("red.release.gpu.global.add.u32 [%0],1;" :: "l"(counter) : "memory");
         do {
             asm volatile("ld.acquire.gpu.global.u32 %0,[%1];" : "=r"(seen) : "l"(counter) : "memory");
         } while (seen < target);
-        __threadfence();
 #endif
     }
     __syncthreads();

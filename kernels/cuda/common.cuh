@@ -66,6 +66,12 @@ __device__ __forceinline__ uint32_t load_weights2(const void* p) {
     return r;
 #endif
 }
+// Brings a line of weights as far as L2.
+__device__ __forceinline__ void prefetch_weights(const void* p) {
+#ifndef OPENJET_HOST
+    asm volatile("prefetch.global.L2 [%0];" :: "l"(p));
+#endif
+}
 // (a & m) | o in one instruction.
 __device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t m, uint32_t o) {
 #ifdef OPENJET_HOST
@@ -84,7 +90,7 @@ __device__ __forceinline__ void mma(float* d, const uint32_t* a, uint32_t b0, ui
 #ifdef OPENJET_HOST
     host::mma16816(d, a, b0, b1);
 #else
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 #endif
 }
@@ -94,7 +100,7 @@ __device__ __forceinline__ void mma_first(float* d, const uint32_t* a, uint32_t 
     d[0] = d[1] = d[2] = d[3] = 0.0f;
     host::mma16816(d, a, b0, b1);
 #else
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%10,%10,%10,%10};"
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%10,%10,%10,%10};"
                  : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
 #endif
@@ -108,6 +114,13 @@ __device__ __forceinline__ void copy16(void* shared, const void* global) {
     asm volatile("cp.async.cg.shared.global [%0],[%1],16;" :: "r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(global) : "memory");
 #endif
 }
+__device__ __forceinline__ void copy4(void* shared, const void* global) {
+#ifdef OPENJET_HOST
+    memcpy(shared, global, 4);
+#else
+    asm volatile("cp.async.ca.shared.global [%0],[%1],4;" :: "r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(global) : "memory");
+#endif
+}
 __device__ __forceinline__ void copy_commit() {
 #ifndef OPENJET_HOST
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -118,6 +131,14 @@ template <int Pending> __device__ __forceinline__ void copy_wait() {
 #ifndef OPENJET_HOST
     asm volatile("cp.async.wait_group %0;" :: "n"(Pending) : "memory");
 #endif
+}
+
+// Keeps the compiler from knowing the range of x: address arithmetic with it then folds into the loads' offsets.
+__device__ __forceinline__ int opaque(int x) {
+#ifndef OPENJET_HOST
+    asm("" : "+r"(x));
+#endif
+    return x;
 }
 
 __device__ __forceinline__ float warp_sum(float v) {

@@ -9,7 +9,7 @@ namespace openjet {
 struct EmbedArgs {
     const char* weights;
     const uint32_t* tokens;          // the first row's token
-    const uint32_t* rows;            // how many rows
+    uint64_t rows;                   // the word of the step table\'s header that says how many
     float* x;                        // [row][stride]
     uint32_t type;                   // WeightType
     uint32_t width;
@@ -72,7 +72,7 @@ template <class T> __device__ __noinline__ void decode_tile_row(const char* tile
 }
 
 __device__ __forceinline__ void op_embed(const EmbedArgs& args, char* smem, int, int block, int blocks) {
-    const int rows = (int)*args.rows, column_tiles = ((int)args.width + TILE_K - 1) / TILE_K;
+    const int rows = header_word(smem, args.rows), column_tiles = ((int)args.width + TILE_K - 1) / TILE_K;
     float* staging = reinterpret_cast<float*>(smem) + warp_id() * TILE_K;
     const int lane = lane_id(), bytes = tile_bytes(args.type);
     for (int item = block * WARPS + warp_id(); item < rows * column_tiles; item += blocks * WARPS) {

@@ -1,8 +1,8 @@
 // Matmul inputs: activations as the tensor cores want them.
 //
-// A fragment tile holds 8 rows x 256 columns: for each of 16 k-steps and each lane 4g+j the halves of row g at columns 2j, 2j+1
-// and 2j+8, 2j+9 of that step; then, for each lane, the sums of 16 columns at steps 2j, 2j+1, 2j+8, 2j+9 as halves, followed by
-// what rounding them left (weights with offsets need these sums); then 8 scales. A row's halves are its numbers over the power
+// A fragment tile holds 8 rows x 256 columns: for each pair of 16 k-steps, each lane 4g+j and each of the two steps the halves of
+// row g at columns 2j, 2j+1 and 2j+8, 2j+9 of that step, so 16 bytes a lane; then, for each lane, the sums of 16 columns at steps
+// 2j, 2j+1, 2j+8, 2j+9 as halves, followed by what rounding them left (weights with offsets need these sums); then 8 scales. A row's halves are its numbers over the power
 // of two that brings the largest of the 256 to 256 .. 512, so nothing overflows, whatever the model does.
 // A fragment buffer of `n` tiles of rows holds tile (column tile c, row tile r) at index c * n + r.
 #pragma once
@@ -32,12 +32,12 @@ __device__ __forceinline__ void write_fragment_row(char* tile, int g, const floa
     exponent = amax == 0.0f ? 8 : max(-52, min(68, exponent));
     const float scale = __uint_as_float((uint32_t)(exponent - 8 + 127) << 23);
     const float inverse = exact_inverse(scale);
-    uint32_t* words = reinterpret_cast<uint32_t*>(tile) + ((lane >> 1) * 32 + g * 4) * 2 + (lane & 1);
+    uint32_t* words = reinterpret_cast<uint32_t*>(tile) + ((lane >> 2) * 32 + g * 4) * 4 + (lane & 3);
     float sum = 0.0f;
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         const half2 h = __floats2half2_rn(v[2 * j] * inverse, v[2 * j + 1] * inverse);
-        words[2 * j] = bits(h);
+        words[4 * j] = bits(h);
         sum += __low2float(h) + __high2float(h);
     }
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);   // now the sum of k-step lane / 2

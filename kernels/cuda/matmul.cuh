@@ -1,4 +1,4 @@
-// y = W x for 1 to 72 rows of activations, each weight read once.
+// y = W x for 1 to 72 rows of activations; each weight is read once for up to 24 of them.
 //
 // The inputs are cut into pieces of 512; a warp multiplies 16 outputs by one piece on the tensor cores and leaves the product in
 // shared memory; then the pieces of an output are added in their order. What a number is made of and in which order is thus a
@@ -6,12 +6,13 @@
 // pieces are cut into that many runs, each with an output of its own, which the reader adds in order.
 #pragma once
 #include "fragment.cuh"
+#include "table.cuh"
 #include "tiles/dispatch.cuh"
 
 namespace openjet {
 
 constexpr int PIECE_TILES = 2;       // column tiles of a piece
-constexpr int MAX_ROW_TILES = 9;
+constexpr int ROW_TILES = 3;           // row tiles that are multiplied at a time
 constexpr int MAX_JOBS = 4;
 
 // One matrix of a group that shares its input.
@@ -26,60 +27,52 @@ struct MatmulJob {
 };
 struct MatmulArgs {
     const char* x;                   // fragment buffer
-    const uint32_t* rows;            // how many rows of x are real
+    uint64_t rows;                   // the word of the step table\'s header that says how many
     uint32_t inputs;
     uint32_t jobs;
     MatmulJob job[MAX_JOBS];
 };
 
-// Products of a quad of steps of one weight tile with `tiles` fragment tiles (N of them unless `Dynamic`), added to acc.
+// The word of the lane in this group of four that holds a quad's scales.
+__device__ __forceinline__ uint32_t of_quad(uint32_t word, int lane, int quad) { return __shfl_sync(0xffffffffu, word, (lane & ~3) | quad); }
+
+// Products of one quad of a weight tile with `tiles` fragment tiles (N of them unless `Dynamic`), added to acc: each sub-block's
+// by its scale in f32, ...
 template <class T, int N, bool Dynamic>
 __device__ __forceinline__ void multiply_quad(float (&acc)[N][4], const typename T::Quad& q, const Head& head, uint32_t w0, uint32_t w1,
                                               int quad, const char* x, int lane, int tiles) {
-    const uint32_t x0 = __shfl_sync(0xffffffffu, w0, (lane & ~3) | quad);
-    const uint32_t x1 = __shfl_sync(0xffffffffu, w1, (lane & ~3) | quad);
-    const char* columns = x + (quad * 64 + lane) * 8;
+    const uint32_t x0 = of_quad(w0, lane, quad), x1 = of_quad(w1, lane, quad);
 #pragma unroll
     for (int upper = 0; upper < 2; upper++) {
-        float s0, s1;
-        uint32_t a[4];
-        if (T::BLOCK16) {
+        const char* columns = x + ((quad + 4 * upper) * 32 + lane) * 16;
+        float s0, s1, t0, t1;
+        uint32_t a[4], c[4], e[4], f[4];
+        T::scale(head, x0, x1, upper, 0, s0, s1);
+        if (T::BLOCK16) T::scale(head, x0, x1, upper, 1, t0, t1);
+        T::fragment(q, upper, 0, a);
+        T::fragment(q, upper, 1, c);
+        if constexpr (planes<T> == 2) {
+            T::plane(q, 1, upper, 0, e);
+            T::plane(q, 1, upper, 1, f);
+        }
 #pragma unroll
-            for (int odd = 0; odd < 2; odd++) {
-                T::scale(head, x0, x1, upper, odd, s0, s1);
-                T::fragment(q, upper, odd, a);
-#pragma unroll
-                for (int n = 0; n < N; n++) {
-                    if (Dynamic && n >= tiles) continue;
-                    const uint2 b = *reinterpret_cast<const uint2*>(columns + n * FRAGMENT_BYTES + (8 * upper + odd) * 256);
-                    float p[4];
-                    mma_first(p, a, b.x, b.y);
-                    acc[n][0] = fmaf(s0, p[0], acc[n][0]);
-                    acc[n][1] = fmaf(s0, p[1], acc[n][1]);
-                    acc[n][2] = fmaf(s1, p[2], acc[n][2]);
-                    acc[n][3] = fmaf(s1, p[3], acc[n][3]);
-                }
-            }
-        } else {
-            uint32_t c[4], e[4], f[4];
-            T::scale(head, x0, x1, upper, 0, s0, s1);
-            T::fragment(q, upper, 0, a);
-            T::fragment(q, upper, 1, c);
-            if constexpr (planes<T> == 2) {
-                T::plane(q, 1, upper, 0, e);
-                T::plane(q, 1, upper, 1, f);
-            }
-#pragma unroll
-            for (int n = 0; n < N; n++) {
-                if (Dynamic && n >= tiles) continue;
-                const uint2* b = reinterpret_cast<const uint2*>(columns + n * FRAGMENT_BYTES + 8 * upper * 256);
-                const uint2 b0 = b[0], b1 = b[32];
-                float p[4];
-                mma_first(p, a, b0.x, b0.y);
-                mma(p, c, b1.x, b1.y);
+        for (int n = 0; n < N; n++) {
+            if (Dynamic && n >= tiles) continue;
+            const uint4 b = *reinterpret_cast<const uint4*>(columns + n * FRAGMENT_BYTES);
+            float p[4];
+            mma_first(p, a, b.x, b.y);
+            if (T::BLOCK16) {
+                float r[4];
+                mma_first(r, c, b.z, b.w);
+                acc[n][0] = fmaf(t0, r[0], fmaf(s0, p[0], acc[n][0]));
+                acc[n][1] = fmaf(t0, r[1], fmaf(s0, p[1], acc[n][1]));
+                acc[n][2] = fmaf(t1, r[2], fmaf(s1, p[2], acc[n][2]));
+                acc[n][3] = fmaf(t1, r[3], fmaf(s1, p[3], acc[n][3]));
+            } else {
+                mma(p, c, b.z, b.w);
                 if constexpr (planes<T> == 2) {
-                    mma(p, e, b0.x, b0.y);
-                    mma(p, f, b1.x, b1.y);
+                    mma(p, e, b.x, b.y);
+                    mma(p, f, b.z, b.w);
                 }
                 acc[n][0] = fmaf(s0, p[0], acc[n][0]);
                 acc[n][1] = fmaf(s0, p[1], acc[n][1]);
@@ -89,25 +82,62 @@ __device__ __forceinline__ void multiply_quad(float (&acc)[N][4], const typename
         }
     }
 }
-
-// The part of a tile's products that its zero points or minima make, for all 256 columns.
+// ... or with the scales of the sub-blocks in the weights. `x0`, `x1` are what the type's `folded` wants to know of the quad.
 template <class T, int N, bool Dynamic>
-__device__ __forceinline__ void multiply_offset(float (&acc)[N][4], const typename T::Scales& scales, const Head& head, const char* x, int lane, int tiles) {
-    if (!T::OFFSET) return;
+__device__ __forceinline__ void multiply_quad_folded(float (&acc)[N][4], const typename T::Quad& q, uint32_t x0, uint32_t x1, int quad, const char* x,
+                                                     int lane, int tiles) {
+#pragma unroll
+    for (int upper = 0; upper < 2; upper++) {
+        const char* columns = x + ((quad + 4 * upper) * 32 + lane) * 16;
+        uint32_t a[4], c[4];
+        T::folded(q, x0, x1, upper, a, c);
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            if (Dynamic && n >= tiles) continue;
+            const uint4 b = *reinterpret_cast<const uint4*>(columns + n * FRAGMENT_BYTES);
+            mma(acc[n], a, b.x, b.y);
+            mma(acc[n], c, b.z, b.w);
+        }
+    }
+}
+
+// What comes after a tile's quads: the superblock's scale where it is not in yet, the zero points' or minima's part, the scales of
+// the activations.
+template <class T, int N, bool Dynamic>
+__device__ __forceinline__ void finish_tile(float (&acc)[N][4], const typename T::Scales& scales, const Head& head, const char* x, int lane, int tiles) {
+    constexpr bool OFFSET = offset_apart<T>;
     uint32_t a[4];
-    T::offset(scales, a);
+    if (OFFSET) T::offset(scales, a);
 #pragma unroll
     for (int n = 0; n < N; n++) {
         if (Dynamic && n >= tiles) continue;
-        const uint4 s = *reinterpret_cast<const uint4*>(x + n * FRAGMENT_BYTES + FRAGMENT_SUMS + lane * 16);
-        float p[4];
-        mma_first(p, a, s.x, s.y);
-        mma(p, a, s.z, s.w);
-        acc[n][0] = fmaf(head.m0, p[0], acc[n][0]);
-        acc[n][1] = fmaf(head.m0, p[1], acc[n][1]);
-        acc[n][2] = fmaf(head.m1, p[2], acc[n][2]);
-        acc[n][3] = fmaf(head.m1, p[3], acc[n][3]);
+        if constexpr (folds_scales<T>) {
+            acc[n][0] *= head.d0 * T::FOLDED0;
+            acc[n][1] *= head.d0 * T::FOLDED0;
+            acc[n][2] *= head.d1 * T::FOLDED1;
+            acc[n][3] *= head.d1 * T::FOLDED1;
+        }
+        if (OFFSET) {
+            const uint4 s = *reinterpret_cast<const uint4*>(x + n * FRAGMENT_BYTES + FRAGMENT_SUMS + lane * 16);
+            float p[4];
+            mma_first(p, a, s.x, s.y);
+            mma(p, a, s.z, s.w);
+            acc[n][0] = fmaf(head.m0, p[0], acc[n][0]);
+            acc[n][1] = fmaf(head.m0, p[1], acc[n][1]);
+            acc[n][2] = fmaf(head.m1, p[2], acc[n][2]);
+            acc[n][3] = fmaf(head.m1, p[3], acc[n][3]);
+        }
+        const float2 scale = *reinterpret_cast<const float2*>(x + n * FRAGMENT_BYTES + FRAGMENT_SCALES + (lane & 3) * 8);
+        acc[n][0] *= scale.x;
+        acc[n][1] *= scale.y;
+        acc[n][2] *= scale.x;
+        acc[n][3] *= scale.y;
     }
+}
+
+template <int N> __device__ __forceinline__ void zero(float (&acc)[N][4]) {
+#pragma unroll
+    for (int n = 0; n < N; n++) acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = 0.0f;
 }
 
 // Weight tiles of a warp on their way from memory: Held keeps `Depth` whole tiles in registers, ...
@@ -122,11 +152,26 @@ template <class T, int Depth> struct Held {
         T::load_scales(tile[i].s, t, lane);
     }
     template <int N, bool Dynamic> __device__ __forceinline__ void multiply(int i, float (&acc)[N][4], const char* x, int lane, int tiles) {
-        const Head head = T::head(tile[i].s, lane);
-        multiply_offset<T, N, Dynamic>(acc, tile[i].s, head, x, lane, tiles);
-        const uint32_t w0 = T::word0(tile[i].s), w1 = T::word1(tile[i].s);
+        Head head;
+        if constexpr (folds_scales<T>) {
+            uint32_t w0, w1;
+            T::fold(tile[i].s, w0, w1);
+            uint32_t x0 = of_quad(w0, lane, 0), x1 = of_quad(w1, lane, 0);
 #pragma unroll
-        for (int quad = 0; quad < 4; quad++) multiply_quad<T, N, Dynamic>(acc, tile[i].q[quad], head, w0, w1, quad, x, lane, tiles);
+            for (int quad = 0; quad < 4; quad++) {
+                // What comes from other lanes is asked for one quad ahead.
+                const uint32_t now0 = x0, now1 = x1;
+                if (quad < 3) x0 = of_quad(w0, lane, quad + 1), x1 = of_quad(w1, lane, quad + 1);
+                else head = T::head(tile[i].s, lane);
+                multiply_quad_folded<T, N, Dynamic>(acc, tile[i].q[quad], now0, now1, quad, x, lane, tiles);
+            }
+        } else {
+            head = T::head(tile[i].s, lane);
+            const uint32_t w0 = T::word0(tile[i].s), w1 = T::word1(tile[i].s);
+#pragma unroll
+            for (int quad = 0; quad < 4; quad++) multiply_quad<T, N, Dynamic>(acc, tile[i].q[quad], head, w0, w1, quad, x, lane, tiles);
+        }
+        finish_tile<T, N, Dynamic>(acc, tile[i].s, head, x, lane, tiles);
     }
 };
 // ... Streamed the scales and the first quad, and fetches each further quad while it multiplies the one before: few registers and
@@ -142,204 +187,219 @@ template <class T> struct Streamed {
     }
     template <int N, bool Dynamic> __device__ __forceinline__ void multiply(int, float (&acc)[N][4], const char* x, int lane, int tiles) {
         const Head head = T::head(s, lane);
-        multiply_offset<T, N, Dynamic>(acc, s, head, x, lane, tiles);
-        const uint32_t w0 = T::word0(s), w1 = T::word1(s);
+        uint32_t w0 = T::word0(s), w1 = T::word1(s);
+        if constexpr (folds_scales<T>) T::fold(s, w0, w1);
         typename T::Quad q = first;
 #pragma unroll 1
         for (int quad = 0; quad < 4; quad++) {
-            if (sizeof(q) > 32) {
-                if (quad > 0) T::load_quad(q, from, quad, lane);
-                multiply_quad<T, N, Dynamic>(acc, q, head, w0, w1, quad, x, lane, tiles);
+            constexpr bool WIDE = sizeof(q) > 32;
+            if (WIDE && quad > 0) T::load_quad(q, from, quad, lane);
+            const typename T::Quad now = q;
+            if (!WIDE && quad < 3) T::load_quad(q, from, quad + 1, lane);
+            if constexpr (folds_scales<T>) {
+                multiply_quad_folded<T, N, Dynamic>(acc, now, of_quad(w0, lane, quad), of_quad(w1, lane, quad), quad, x, lane, tiles);
             } else {
-                const typename T::Quad now = q;
-                if (quad < 3) T::load_quad(q, from, quad + 1, lane);
                 multiply_quad<T, N, Dynamic>(acc, now, head, w0, w1, quad, x, lane, tiles);
             }
         }
+        finish_tile<T, N, Dynamic>(acc, s, head, x, lane, tiles);
     }
 };
 
-// The part of a job that one block does in one split: output tiles tile0 .. tile1, pieces piece0 .. piece1.
+// The part of a job that one block does in one split: output tiles tile0 .. tile1, column tiles column0 .. column1.
 struct MatmulPart {
     const char* weights;
     float* y;
-    int column_tiles, tile0, tile1, piece0, piece1, outputs, stride, rows, row_tiles, type;
+    int column_tiles, tile0, tile1, column0, column1, outputs, stride, type;
+    int rows, row_tiles;             // of all rows
+    int first_row_tile, count_row_tiles;   // what is multiplied now
 };
 
-// What of the input stands in shared memory: column tiles first .. end.
-struct Staged { int first, end; };
+// What of the input stands in shared memory: column tiles first .. end of the row tiles from row_tile on.
+struct Staged { int first, end, row_tile; };
 
-__device__ __forceinline__ void stage_input(char* shared, const char* x, int first, int end, int row_tiles, Staged& staged) {
-    const bool here = staged.first == first && staged.end >= end;
+__device__ __forceinline__ void stage_input(char* shared, const char* x, int first, int end, const MatmulPart& p, Staged& staged) {
+    const bool here = staged.first == first && staged.end >= end && staged.row_tile == p.first_row_tile;
     __syncthreads();
     if (here) return;
-    const char* from = x + (size_t)first * row_tiles * FRAGMENT_BYTES;
-    const int bytes = (end - first) * row_tiles * FRAGMENT_BYTES;
-    for (int i = threadIdx.x * 16; i < bytes; i += THREADS * 16) copy16(shared + i, from + i);
+    const int run = p.count_row_tiles * FRAGMENT_BYTES, stride = p.row_tiles * FRAGMENT_BYTES;
+    const char* from = x + (size_t)first * stride + p.first_row_tile * FRAGMENT_BYTES;
+    const int bytes = (end - first) * run;
+    if (run == stride) {
+        for (int i = threadIdx.x * 16; i < bytes; i += THREADS * 16) copy16(shared + i, from + i);
+    } else {
+        for (int c = 0; c < end - first; c++) {
+            for (int i = threadIdx.x * 16; i < run; i += THREADS * 16) copy16(shared + c * run + i, from + (size_t)c * stride + i);
+        }
+    }
     copy_commit();
     copy_wait<0>();
-    if (threadIdx.x == 0) staged = {first, end};
+    if (threadIdx.x == 0) staged = {first, end, p.first_row_tile};
     __syncthreads();
 }
 
-// A warp's walk over its (output tile, piece) items: chunks of pieces that fit in shared memory, in each groups of output tiles
-// whose products fit, in each every 16th item.
-struct Walk {
-    int chunk, pieces, tile, tiles, item, items, row, column;    // row, column: item / pieces, item % pieces
+// How a part is done: in chunks of columns whose inputs fit in shared memory, in each of them groups of output tiles whose
+// products fit. A phase is one group of one chunk.
+struct Phases {
+    int chunk, chunks, group, groups;    // column tiles of a chunk, output tiles of a group
 
-    __device__ __forceinline__ void begin_group(const MatmulPart& p, int slots, int warp) {
-        tiles = min(max(slots / pieces, 1), p.tile1 - tile);
-        items = tiles * pieces;
-        item = warp;
-        row = warp / pieces;
-        column = warp % pieces;
+    __device__ __forceinline__ Phases(const MatmulPart& p, int column_bytes, int slot_bytes, int smem_bytes) {
+        const int columns = p.column1 - p.column0, tiles = p.tile1 - p.tile0;
+        const int pieces = (columns + PIECE_TILES - 1) / PIECE_TILES;
+        chunk = pieces * PIECE_TILES;
+        group = tiles;
+        chunks = groups = 1;
+        if (columns * column_bytes + tiles * pieces * slot_bytes <= smem_bytes) return;
+        // A third of shared memory is for products, unless the whole input leaves more.
+        int most = max(1, smem_bytes / 3 * 2 / (PIECE_TILES * column_bytes));
+        chunks = (pieces + most - 1) / most;
+        chunk = (pieces + chunks - 1) / chunks * PIECE_TILES;
+        const int input_bytes = min(chunk, columns) * column_bytes;
+        most = max(1, (smem_bytes - input_bytes) / (slot_bytes * (chunk / PIECE_TILES)));
+        groups = (tiles + most - 1) / most;
+        group = (tiles + groups - 1) / groups;
+        groups = (tiles + group - 1) / group;
+        chunks = (columns + chunk - 1) / chunk;
     }
-    __device__ __forceinline__ void begin(const MatmulPart& p, int chunk_pieces, int slots, int warp) {
-        chunk = p.piece0;
-        pieces = min(chunk_pieces, p.piece1 - chunk);
-        tile = p.tile0;
-        begin_group(p, slots, warp);
-        settle(p, chunk_pieces, slots, warp);
-    }
-    // Goes on to the next group or chunk that has an item for this warp; `chunk` is p.piece1 when there is none.
-    __device__ __forceinline__ void settle(const MatmulPart& p, int chunk_pieces, int slots, int warp) {
-        while (item >= items) {
-            tile += tiles;
-            if (tile >= p.tile1) {
-                chunk += pieces;
-                if (chunk >= p.piece1) return;
-                pieces = min(chunk_pieces, p.piece1 - chunk);
-                tile = p.tile0;
-            }
-            begin_group(p, slots, warp);
-        }
-    }
-    __device__ __forceinline__ void next(const MatmulPart& p, int chunk_pieces, int slots, int warp) {
-        item += WARPS;
-        row += WARPS / pieces;
-        column += WARPS % pieces;
-        if (column >= pieces) {
-            column -= pieces;
-            row++;
-        }
-        settle(p, chunk_pieces, slots, warp);
-    }
-    __device__ __forceinline__ bool done(const MatmulPart& p) const { return chunk >= p.piece1; }
 };
 
-// Starts the load of the walk's next weight tile into place i, and moves on.
-template <class T, class Weights>
-__device__ __forceinline__ void fetch(Weights& weights, int i, const MatmulPart& p, Walk& ahead, int& ahead_tile, int chunk_pieces, int slots, int warp, int lane) {
-    if (ahead.done(p)) return;
-    const int column = (ahead.chunk + ahead.column) * PIECE_TILES + ahead_tile;
-    if (column < p.column_tiles) weights.load(i, p.weights + ((size_t)(ahead.tile + ahead.row) * p.column_tiles + column) * T::BYTES, lane);
-    if (++ahead_tile == PIECE_TILES) {
-        ahead_tile = 0;
-        ahead.next(p, chunk_pieces, slots, warp);
+// A warp's walk over its items of all phases: an item is one piece of one output tile; a warp takes every 16th of a phase.
+struct Walk {
+    int phase, item, items;              // item of items in the phase
+    int piece, pieces, rest;             // rest: pieces from item to item, less whole output tiles
+    int single;                          // the piece that has one column tile, or none
+    uint32_t at, step, wrap;             // byte offset of the item's first tile; to the next item; the same when `piece` wraps
+
+    // Goes on to the first phase from `from` on with an item for this warp; `phase` is the number of phases when there is none.
+    template <int TileBytes> __device__ __forceinline__ void enter(const MatmulPart& p, const Phases& f, int from, int warp) {
+        for (phase = from; phase < f.chunks * f.groups; phase++) {
+            const int c = phase / f.groups, g = phase - c * f.groups;
+            const int column = p.column0 + c * f.chunk, tile = p.tile0 + g * f.group;
+            const int columns = min(f.chunk, p.column1 - column);
+            pieces = (columns + PIECE_TILES - 1) / PIECE_TILES;
+            single = pieces * PIECE_TILES > columns ? pieces - 1 : -1;
+            items = min(f.group, p.tile1 - tile) * pieces;
+            if (warp >= items) continue;
+            item = warp;
+            const int row = warp / pieces;
+            piece = warp - row * pieces;
+            const int rows = WARPS / pieces;
+            rest = WARPS - rows * pieces;
+            at = (uint32_t)((tile + row) * p.column_tiles + column + piece * PIECE_TILES) * TileBytes;
+            step = (uint32_t)(rows * p.column_tiles + rest * PIECE_TILES) * TileBytes;
+            wrap = (uint32_t)(p.column_tiles - pieces * PIECE_TILES) * TileBytes;
+            return;
+        }
     }
-}
+    template <int TileBytes> __device__ __forceinline__ void next(const MatmulPart& p, const Phases& f, int warp) {
+        item += WARPS;
+        if (item >= items) return enter<TileBytes>(p, f, phase + 1, warp);
+        at += step;
+        piece += rest;
+        if (piece >= pieces) {
+            piece -= pieces;
+            at += wrap;
+        }
+    }
+};
 
 // `Weights` is Held or Streamed, with `Depth` tiles of a warp in flight: 1 or 2.
 template <class T, class Weights, int N, bool Dynamic, int Depth>
 __device__ __noinline__ void matmul_part(const MatmulPart& part, const char* x, char* smem, int smem_bytes, Staged& staged) {
-    const MatmulPart& p = part;
-    const int lane = lane_id(), warp = warp_id();
-    const int tiles = Dynamic ? p.row_tiles : N;
-    const int column_bytes = tiles * FRAGMENT_BYTES, slot_bytes = tiles * 512;
-    // A quarter of shared memory is for products, unless the whole input leaves more.
-    const int all = min(p.piece1 * PIECE_TILES, p.column_tiles) - p.piece0 * PIECE_TILES;
-    int chunk_pieces = max(1, smem_bytes / 4 * 3 / (PIECE_TILES * column_bytes));
-    if (chunk_pieces * PIECE_TILES >= all) chunk_pieces = p.piece1 - p.piece0;
-    const int input_bytes = min(chunk_pieces * PIECE_TILES, all) * column_bytes;
-    const int slots = (smem_bytes - input_bytes) / slot_bytes;
-    float4* products = reinterpret_cast<float4*>(smem + input_bytes);
+    const MatmulPart p = part;
+    const int lane = opaque(lane_id()), warp = warp_id();
+    const int tiles = Dynamic ? p.count_row_tiles : N;
+    const int column_bytes = tiles * FRAGMENT_BYTES;
+    const Phases phases(p, column_bytes, tiles * 512, smem_bytes);
+    float4* products = reinterpret_cast<float4*>(smem + min(phases.chunk, p.column1 - p.column0) * column_bytes);
 
     // Zeros, so that nothing here is taken to live before the function: that would cost its callers the registers.
     Weights weights = {};
-    Walk ahead;
-    ahead.begin(p, chunk_pieces, slots, warp);
-    int ahead_tile = 0;
+    Walk ahead = {};
+    ahead.enter<T::BYTES>(p, phases, 0, warp);
+    const int all = phases.chunks * phases.groups;
+    auto fetch = [&](int t) {
+        if (ahead.phase == all) return;
+        if (t == 0 || ahead.piece != ahead.single) weights.load(t % Depth, p.weights + ahead.at + t * T::BYTES, lane);
+        if (t == 1) ahead.next<T::BYTES>(p, phases, warp);
+    };
+    static_assert(PIECE_TILES == 2 && (Depth == 1 || Depth == 2));
+    Walk now = ahead;
 #pragma unroll
-    for (int d = 0; d < Depth; d++) fetch<T>(weights, d, p, ahead, ahead_tile, chunk_pieces, slots, warp, lane);
+    for (int d = 0; d < Depth; d++) fetch(d);
 
-    for (int chunk = p.piece0; chunk < p.piece1; chunk += chunk_pieces) {
-        const int pieces = min(chunk_pieces, p.piece1 - chunk);
-        const int column0 = chunk * PIECE_TILES;
-        stage_input(smem, x, column0, min(column0 + pieces * PIECE_TILES, p.column_tiles), tiles, staged);
-        const int group = max(slots / pieces, 1);
-        for (int tile = p.tile0; tile < p.tile1; tile += group) {
-            const int group_tiles = min(group, p.tile1 - tile);
-            for (int item = warp, column = warp % pieces; item < group_tiles * pieces; item += WARPS) {
-                float acc[N][4];
+    for (int phase = 0; phase < all; phase++) {
+        const int c = phase / phases.groups, g = phase - c * phases.groups;
+        const int column0 = p.column0 + c * phases.chunk, columns = min(phases.chunk, p.column1 - column0);
+        const int pieces = (columns + PIECE_TILES - 1) / PIECE_TILES;
+        const int tile0 = p.tile0 + g * phases.group, count = min(phases.group, p.tile1 - tile0);
+        if (g == 0) stage_input(smem, x, column0, column0 + columns, p, staged);
+        while (now.phase == phase) {
+            const char* xi = smem + now.piece * (PIECE_TILES * column_bytes);
+            float4* slot = products + (size_t)now.item * tiles * 32 + lane;
+            const bool two = now.piece != now.single;
+            float acc[N][4];
+            zero(acc);
+            weights.template multiply<N, Dynamic>(0, acc, xi, lane, tiles);
+            if (Depth == 2) now = ahead;
+            fetch(Depth == 2 ? 0 : 1);
 #pragma unroll
-                for (int n = 0; n < N; n++) acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = 0.0f;
-                // The scales of this lane's two rows in a column tile of the item.
-                const char* xi = smem + column * PIECE_TILES * column_bytes + FRAGMENT_SCALES + (lane & 3) * 8;
-                auto scales_of = [&](int t, int n) { return *reinterpret_cast<const float2*>(xi + t * column_bytes + n * FRAGMENT_BYTES); };
-                int last = 0;
-                static_assert(PIECE_TILES == 2 && (Depth == 1 || Depth == 2));
-#pragma unroll
-                for (int t = 0; t < PIECE_TILES; t++) {
-                    const int at = column * PIECE_TILES + t;
-                    if (column0 + at < p.column_tiles) {
-                        if (t > 0) {
-                            // The sum so far in the units of this tile's halves: an exact step, by a power of two.
-#pragma unroll
-                            for (int n = 0; n < N; n++) {
-                                if (Dynamic && n >= tiles) continue;
-                                const float2 before = scales_of(t - 1, n), now = scales_of(t, n);
-                                const float r0 = before.x * exact_inverse(now.x), r1 = before.y * exact_inverse(now.y);
-                                acc[n][0] *= r0;
-                                acc[n][1] *= r1;
-                                acc[n][2] *= r0;
-                                acc[n][3] *= r1;
-                            }
-                        }
-                        last = t;
-                        weights.template multiply<N, Dynamic>(t % Depth, acc, smem + at * column_bytes, lane, tiles);
-                    }
-                    fetch<T>(weights, t % Depth, p, ahead, ahead_tile, chunk_pieces, slots, warp, lane);
-                }
-                float4* slot = products + (size_t)item * tiles * 32 + lane;
-#pragma unroll
-                for (int n = 0; n < N; n++) {
-                    if (Dynamic && n >= tiles) continue;
-                    const float2 s = scales_of(last, n);
-                    slot[n * 32] = make_float4(acc[n][0] * s.x, acc[n][1] * s.y, acc[n][2] * s.x, acc[n][3] * s.y);
-                }
-                column += WARPS % pieces;
-                if (column >= pieces) column -= pieces;
+            for (int n = 0; n < N; n++) {
+                if (!Dynamic || n < tiles) slot[n * 32] = make_float4(acc[n][0], acc[n][1], acc[n][2], acc[n][3]);
             }
-            __syncthreads();
-            const float* product = reinterpret_cast<const float*>(products);
-            const int numbers = tiles * 128;
-            for (int e = threadIdx.x; e < group_tiles * numbers; e += THREADS) {
-                const int t = e / numbers, o = e - t * numbers, l = (o >> 2) & 31, i = o & 3;
-                const int row = (o >> 7) * FRAGMENT_ROWS + (l & 3) * 2 + (i & 1);
-                const int output = (tile + t) * TILE_N + (l >> 2) + (i >> 1) * 8;
-                if (row < p.rows && output < p.outputs) {
-                    float* y = p.y + (size_t)row * p.stride + output;
-                    float v = chunk == p.piece0 ? 0.0f : *y;
-                    for (int k = 0; k < pieces; k++) v += product[(size_t)(t * pieces + k) * numbers + o];
-                    *y = v;
-                }
+            if (two) {
+                zero(acc);
+                weights.template multiply<N, Dynamic>(1 % Depth, acc, xi + column_bytes, lane, tiles);
             }
-            __syncthreads();
+            if (Depth == 1) now = ahead;
+            fetch(Depth == 2 ? 1 : 0);
+            if (!two) continue;
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+                if (Dynamic && n >= tiles) continue;
+                const float4 first = slot[n * 32];
+                slot[n * 32] = make_float4(first.x + acc[n][0], first.y + acc[n][1], first.z + acc[n][2], first.w + acc[n][3]);
+            }
         }
+        __syncthreads();
+        for (int i = warp; i < count * tiles; i += WARPS) {
+            const int t = i / tiles, n = i - t * tiles, row = (p.first_row_tile + n) * FRAGMENT_ROWS + (lane & 3) * 2, output = (tile0 + t) * TILE_N + (lane >> 2);
+            float* y = p.y + (size_t)row * p.stride + output;
+            const bool r0 = row < p.rows, r1 = row + 1 < p.rows, o0 = output < p.outputs, o1 = output + 8 < p.outputs;
+            float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if (c > 0) {
+                if (r0 && o0) v.x = y[0];
+                if (r1 && o0) v.y = y[p.stride];
+                if (r0 && o1) v.z = y[8];
+                if (r1 && o1) v.w = y[p.stride + 8];
+            }
+            const float4* product = products + ((size_t)t * pieces * tiles + n) * 32 + lane;
+            for (int k = 0; k < pieces; k++) {
+                const float4 a = product[(size_t)k * tiles * 32];
+                v.x += a.x;
+                v.y += a.y;
+                v.z += a.z;
+                v.w += a.w;
+            }
+            if (r0 && o0) y[0] = v.x;
+            if (r1 && o0) y[p.stride] = v.y;
+            if (r0 && o1) y[8] = v.z;
+            if (r1 && o1) y[p.stride + 8] = v.w;
+        }
+        __syncthreads();
     }
 }
 
 template <class T> __device__ __forceinline__ void matmul_part_any(const MatmulPart& p, const char* x, char* smem, int smem_bytes, Staged& staged) {
-    matmul_part<T, Streamed<T>, MAX_ROW_TILES, true, 1>(p, x, smem, smem_bytes, staged);
+    matmul_part<T, Streamed<T>, ROW_TILES, true, 1>(p, x, smem, smem_bytes, staged);
 }
 // For types that large matrices have.
 template <class T, int Depth>
 __device__ __forceinline__ void matmul_part_rows(const MatmulPart& p, const char* x, char* smem, int smem_bytes, Staged& staged) {
-    switch (p.row_tiles) {
+    switch (p.count_row_tiles) {
         case 1: matmul_part<T, Held<T, Depth>, 1, false, Depth>(p, x, smem, smem_bytes, staged); break;
         case 2: matmul_part<T, Held<T, Depth>, 2, false, Depth>(p, x, smem, smem_bytes, staged); break;
-        case 3: matmul_part<T, Held<T, Depth>, 3, false, Depth>(p, x, smem, smem_bytes, staged); break;
-        default: matmul_part_any<T>(p, x, smem, smem_bytes, staged);
+        default: matmul_part<T, Held<T, Depth>, 3, false, Depth>(p, x, smem, smem_bytes, staged);
     }
 }
 
@@ -348,69 +408,81 @@ constexpr int MAX_SPLITS = 4;
 struct MatmulParts {
     MatmulPart part[MAX_JOBS * MAX_SPLITS];
     int count;
+    Staged staged;
 };
 
-// Lists the parts of a block's share. Blocks take equal shares of the bytes, in the order of the jobs.
-__device__ __forceinline__ void list_parts(MatmulParts& parts, const MatmulArgs& args, int rows, int block, int blocks) {
+// Walks a block's share: units (an output tile in one split of one job) from .. to in the order of jobs, splits and tiles, cut
+// where split or job changes.
+template <class Part> __device__ __forceinline__ void for_parts(const MatmulArgs& args, int from, int to, Part part) {
     const int column_tiles = ((int)args.inputs + TILE_K - 1) / TILE_K, pieces = (column_tiles + PIECE_TILES - 1) / PIECE_TILES;
-    uint64_t total = 0;
-    for (uint32_t j = 0; j < args.jobs; j++) {
+    int before = 0;
+    for (uint32_t j = 0; j < args.jobs && from < to; j++) {
         const MatmulJob& job = args.job[j];
-        total += (uint64_t)((job.outputs + TILE_N - 1) / TILE_N) * job.splits * tile_bytes(job.type);
-    }
-    const uint64_t from = total * block / blocks, to = total * (block + 1) / blocks;
-    uint64_t before = 0;
-    parts.count = 0;
-    for (uint32_t j = 0; j < args.jobs; j++) {
-        const MatmulJob& job = args.job[j];
-        const int tiles = ((int)job.outputs + TILE_N - 1) / TILE_N, bytes = tile_bytes(job.type);
-        const uint64_t all = (uint64_t)tiles * job.splits * bytes;
-        // A tile goes to the block whose share holds its first byte.
-        auto bound = [&](uint64_t at) { return (int)(at <= before ? 0 : at >= before + all ? tiles * (int)job.splits : (at - before + bytes - 1) / bytes); };
-        const int end = bound(to);
-        for (int v = bound(from); v < end;) {
-            const int split = v / tiles, stop = min(end, (split + 1) * tiles);
-            parts.part[parts.count++] = {job.weights, job.y + split * job.split_stride, column_tiles, v - split * tiles, stop - split * tiles,
-                                         pieces * split / (int)job.splits, pieces * (split + 1) / (int)job.splits, (int)job.outputs,
-                                         (int)job.stride, rows, row_tiles(rows), (int)job.type};
-            v = stop;
+        const int tiles = ((int)job.outputs + TILE_N - 1) / TILE_N, splits = (int)job.splits;
+        for (int split = 0; split < splits; split++, before += tiles) {
+            const int end = min(to, before + tiles);
+            if (from >= end) continue;
+            const int column0 = splits == 1 ? 0 : pieces * split / splits * PIECE_TILES;
+            const int column1 = split + 1 == splits ? column_tiles : pieces * (split + 1) / splits * PIECE_TILES;
+            part(job, split, from - before, end - before, column_tiles, column0, column1);
+            from = end;
         }
-        before += all;
     }
 }
 
-__device__ __forceinline__ void op_matmul(const MatmulArgs& args, char* smem, int smem_bytes, int block, int blocks) {
-    const int rows = (int)*args.rows;
-    if (rows == 0) return;
-    MatmulParts& parts = *reinterpret_cast<MatmulParts*>(smem);
-    Staged& staged = *reinterpret_cast<Staged*>(smem + sizeof(MatmulParts));
-    constexpr int HEAD = (sizeof(MatmulParts) + sizeof(Staged) + 127) / 128 * 128;
-    const char* x = args.x;
-    smem += HEAD;
-    smem_bytes -= HEAD;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        list_parts(parts, args, rows, block, blocks);
-        staged = {-1, -1};
-    }
-    __syncthreads();
+// Asks for line `round` of each thread of the first part of a block's share.
+__device__ __forceinline__ void prefetch_matmul(const MatmulArgs& args, int from, int to, int round) {
+    bool done = false;
+    for_parts(args, from, to, [&](const MatmulJob& job, int, int tile0, int tile1, int column_tiles, int column0, int column1) {
+        if (done) return;
+        done = true;
+        const int bytes = tile_bytes(job.type), run = (column1 - column0) * bytes / 128;
+        const int line = round * THREADS + (int)threadIdx.x, tile = tile0 + line / run;
+        if (tile < tile1) prefetch_weights(job.weights + ((size_t)tile * column_tiles + column0) * bytes + line % run * 128);
+    });
+}
+
+// Lists a block's parts of a matmul; by one thread, before the matmul begins.
+__device__ __forceinline__ void list_parts(MatmulParts& parts, const MatmulArgs& args, int rows, int from, int to) {
+    int count = 0;
+    for_parts(args, from, to, [&](const MatmulJob& job, int split, int tile0, int tile1, int column_tiles, int column0, int column1) {
+        parts.part[count++] = {job.weights, job.y + split * job.split_stride, column_tiles, tile0, tile1, column0, column1,
+                               (int)job.outputs, (int)job.stride, (int)job.type, rows, row_tiles(rows), 0, min(row_tiles(rows), ROW_TILES)};
+    });
+    parts.count = rows == 0 ? 0 : count;
+    parts.staged = {-1, -1, -1};
+}
+
+// `parts` stands in shared memory and is this block's.
+__device__ __forceinline__ void run_matmul(const char* x, MatmulParts& parts, char* smem, int smem_bytes) {
+    if (parts.count == 0) return;
+    Staged& staged = parts.staged;
     for (int i = 0; i < parts.count; i++) {
-        const MatmulPart& p = parts.part[i];
-        switch (p.type) {
-            case W_F32: matmul_part_any<TileF32>(p, x, smem, smem_bytes, staged); break;
-            case W_F16: matmul_part_any<TileF16>(p, x, smem, smem_bytes, staged); break;
-            case W_Q4_0: matmul_part_any<TileQ4_0>(p, x, smem, smem_bytes, staged); break;
-            case W_Q4_1: matmul_part_any<TileQ4_1>(p, x, smem, smem_bytes, staged); break;
-            case W_Q5_0: matmul_part_any<TileQ5_0>(p, x, smem, smem_bytes, staged); break;
-            case W_Q5_1: matmul_part_any<TileQ5_1>(p, x, smem, smem_bytes, staged); break;
-            case W_Q8_0: matmul_part_rows<TileQ8_0, 1>(p, x, smem, smem_bytes, staged); break;
-            case W_Q2_K: matmul_part_any<TileQ2_K>(p, x, smem, smem_bytes, staged); break;
-            case W_Q3_K: matmul_part_any<TileQ3_K>(p, x, smem, smem_bytes, staged); break;
-            case W_Q4_K: matmul_part_rows<TileQ4_K, 2>(p, x, smem, smem_bytes, staged); break;
-            case W_Q5_K: matmul_part_rows<TileQ5_K, 2>(p, x, smem, smem_bytes, staged); break;
-            case W_Q6_K: matmul_part_rows<TileQ6_K, 2>(p, x, smem, smem_bytes, staged); break;
-            case W_IQ4_NL: matmul_part_any<TileIQ4_NL>(p, x, smem, smem_bytes, staged); break;
-            default: matmul_part_any<TileIQ4_XS>(p, x, smem, smem_bytes, staged);
+        MatmulPart& p = parts.part[i];
+        while (true) {
+            switch (p.type) {
+                case W_F32: matmul_part_any<TileF32>(p, x, smem, smem_bytes, staged); break;
+                case W_F16: matmul_part_any<TileF16>(p, x, smem, smem_bytes, staged); break;
+                case W_Q4_0: matmul_part_any<TileQ4_0>(p, x, smem, smem_bytes, staged); break;
+                case W_Q4_1: matmul_part_any<TileQ4_1>(p, x, smem, smem_bytes, staged); break;
+                case W_Q5_0: matmul_part_any<TileQ5_0>(p, x, smem, smem_bytes, staged); break;
+                case W_Q5_1: matmul_part_any<TileQ5_1>(p, x, smem, smem_bytes, staged); break;
+                case W_Q8_0: matmul_part_rows<TileQ8_0, 1>(p, x, smem, smem_bytes, staged); break;
+                case W_Q2_K: matmul_part_any<TileQ2_K>(p, x, smem, smem_bytes, staged); break;
+                case W_Q3_K: matmul_part_any<TileQ3_K>(p, x, smem, smem_bytes, staged); break;
+                case W_Q4_K: matmul_part_rows<TileQ4_K, 2>(p, x, smem, smem_bytes, staged); break;
+                case W_Q5_K: matmul_part_rows<TileQ5_K, 2>(p, x, smem, smem_bytes, staged); break;
+                case W_Q6_K: matmul_part_rows<TileQ6_K, 2>(p, x, smem, smem_bytes, staged); break;
+                case W_IQ4_NL: matmul_part_any<TileIQ4_NL>(p, x, smem, smem_bytes, staged); break;
+                default: matmul_part_any<TileIQ4_XS>(p, x, smem, smem_bytes, staged);
+            }
+            if (p.first_row_tile + ROW_TILES >= p.row_tiles) break;
+            __syncthreads();
+            if (threadIdx.x == 0) {
+                p.first_row_tile += ROW_TILES;
+                p.count_row_tiles = min(ROW_TILES, p.row_tiles - p.first_row_tile);
+            }
+            __syncthreads();
         }
     }
 }

@@ -11,7 +11,7 @@ struct NormArgs {
     const float* weight;
     float* normed;                   // [row][normed_stride], or null
     char* fragments;                 // fragment buffer, or null
-    const uint32_t* rows;
+    uint64_t rows;                   // the word of the step table's header that says how many
     const uint32_t* table;           // where rows may be the last ones of prompts, else null; ...
     const float* last_x;             // ... their x is that of their slot: [slot][width]
     uint64_t split_stride;
@@ -25,53 +25,80 @@ struct NormArgs {
     float eps;
 };
 
-// A block a row. y = x / sqrt(mean(x^2) + eps) * weight.
+// Float4s of a row that a thread holds at a time.
+constexpr int NORM_HELD = 3;
+
+__device__ __forceinline__ float4 float4_at(const float* p) { return *reinterpret_cast<const float4*>(p); }
+
+// A block a row. y = x / sqrt(mean(x^2) + eps) * weight. `width` is a multiple of 4.
 __device__ __forceinline__ void op_norm(const NormArgs& args, char* smem, int, int block, int blocks) {
-    const int rows = (int)*args.rows, width = (int)args.width, tiles = row_tiles(rows);
+    const int rows = header_word(smem, args.rows), width = (int)args.width, tiles = row_tiles(rows);
     float* scratch = reinterpret_cast<float*>(smem);
     float* row_x = scratch + WARPS;
+    float* row_weight = row_x + width;
     for (int row = block; row < tiles * FRAGMENT_ROWS; row += blocks) {
         const bool real = row < rows;
         if (!real && args.fragments == nullptr) break;
         float* x = args.x + (size_t)row * args.stride;
-        float squares = 0.0f;
         const float* last = nullptr;
         if (real && args.table) {
             const Table table = {args.table};
             const Row& entry = table.rows()[row];
             if (entry.kind == ROW_PROMPT_LAST) last = args.last_x + (size_t)table.segments()[entry.segment].slot * width;
         }
-        if (last) {
-            for (int i = threadIdx.x; i < width; i += THREADS) {
-                row_x[i] = last[i];
-                squares += last[i] * last[i];
+        const float* from = last ? last : args.assign ? nullptr : x;
+        const int splits = last ? 0 : (int)args.splits;
+        const float* part = args.parts + (size_t)row * args.part_stride;
+        // The weights come to shared memory meanwhile.
+        for (int i = threadIdx.x * 4; i < width; i += THREADS * 4) copy16(row_weight + i, args.weight + i);
+        copy_commit();
+        float squares = 0.0f;
+        for (int base = threadIdx.x * 4; real && base < width; base += NORM_HELD * THREADS * 4) {
+            float4 v[NORM_HELD];
+#pragma unroll
+            for (int k = 0; k < NORM_HELD; k++) {
+                const int i = base + k * THREADS * 4;
+                v[k] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                if (i < width && from) v[k] = float4_at(from + i);
             }
-        } else if (real) {
-            for (int i = threadIdx.x; i < width; i += THREADS) {
-                float v = args.assign ? 0.0f : x[i];
-                const float* part = args.parts + (size_t)row * args.part_stride + i;
-                for (uint32_t s = 0; s < args.splits; s++) v += part[s * args.split_stride];
-                if (args.splits) x[i] = v;
-                row_x[i] = v;
-                squares += v * v;
+#pragma unroll 2
+            for (int s = 0; s < splits; s++) {
+                const float* at = part + s * args.split_stride + base;
+#pragma unroll
+                for (int k = 0; k < NORM_HELD; k++) {
+                    if (base + k * THREADS * 4 >= width) continue;
+                    const float4 p = float4_at(at + k * THREADS * 4);
+                    v[k] = make_float4(v[k].x + p.x, v[k].y + p.y, v[k].z + p.z, v[k].w + p.w);
+                }
+            }
+#pragma unroll
+            for (int k = 0; k < NORM_HELD; k++) {
+                const int i = base + k * THREADS * 4;
+                if (i >= width) continue;
+                if (splits) *reinterpret_cast<float4*>(x + i) = v[k];
+                *reinterpret_cast<float4*>(row_x + i) = v[k];
+                squares += v[k].x * v[k].x + v[k].y * v[k].y + v[k].z * v[k].z + v[k].w * v[k].w;
             }
         }
+        copy_wait<0>();
         const float total = block_sum(squares, scratch);
         const float factor = 1.0f / sqrtf(total / (float)width + args.eps);
-        if (args.normed && real) {
-            for (int i = threadIdx.x; i < width; i += THREADS) args.normed[(size_t)row * args.normed_stride + i] = row_x[i] * factor * args.weight[i];
+        for (int i = threadIdx.x * 4; real && i < width; i += THREADS * 4) {
+            const float4 v = float4_at(row_x + i), w = float4_at(row_weight + i);
+            const float4 y = make_float4(v.x * factor * w.x, v.y * factor * w.y, v.z * factor * w.z, v.w * factor * w.w);
+            *reinterpret_cast<float4*>(row_x + i) = y;
+            if (args.normed) *reinterpret_cast<float4*>(args.normed + (size_t)row * args.normed_stride + i) = y;
         }
         if (args.fragments) {
+            __syncthreads();
             const int column_tiles = (width + TILE_K - 1) / TILE_K;
             for (int c = warp_id(); c < column_tiles; c += WARPS) {
-                float v[8];
+                float f[8];
+                const int k = c * TILE_K + lane_id() * 8;
 #pragma unroll
-                for (int i = 0; i < 8; i++) {
-                    const int k = c * TILE_K + lane_id() * 8 + i;
-                    v[i] = real && k < width ? row_x[k] * factor * args.weight[k] : 0.0f;
-                }
+                for (int i = 0; i < 8; i++) f[i] = real && k + i < width ? row_x[k + i] : 0.0f;
                 char* tile = args.fragments + ((size_t)(args.first_column_tile + c) * tiles + row / FRAGMENT_ROWS) * FRAGMENT_BYTES;
-                write_fragment_row(tile, row % FRAGMENT_ROWS, v);
+                write_fragment_row(tile, row % FRAGMENT_ROWS, f);
             }
         }
         __syncthreads();
@@ -82,26 +109,34 @@ struct PackArgs {
     const float* a;                  // [row][stride]
     const float* b;                  // likewise; where not null, the input is silu(a) * b
     char* fragments;
-    const uint32_t* rows;
+    uint64_t rows;                   // the word of the step table's header that says how many
     uint32_t width;
     uint32_t stride;
 };
 
-// Rows of f32 to a matmul's input; a warp for 256 columns of a row.
-__device__ __forceinline__ void op_pack(const PackArgs& args, char*, int, int block, int blocks) {
-    const int rows = (int)*args.rows, width = (int)args.width, tiles = row_tiles(rows);
+// Rows of f32 to a matmul's input; a warp for 256 columns of a row. `width` is a multiple of 4.
+__device__ __forceinline__ void op_pack(const PackArgs& args, char* smem, int, int block, int blocks) {
+    const int rows = header_word(smem, args.rows), width = (int)args.width, tiles = row_tiles(rows);
     const int column_tiles = (width + TILE_K - 1) / TILE_K, padded = tiles * FRAGMENT_ROWS;
     for (int item = block * WARPS + warp_id(); item < padded * column_tiles; item += blocks * WARPS) {
         const int row = item / column_tiles, c = item % column_tiles;
-        float v[8];
+        float v[8] = {};
+        const int k = c * TILE_K + lane_id() * 8;
+        const size_t at = (size_t)row * args.stride + k;
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const int k = c * TILE_K + lane_id() * 8 + i;
-            v[i] = 0.0f;
-            if (row < rows && k < width) {
-                const size_t at = (size_t)row * args.stride + k;
-                v[i] = args.b ? silu(args.a[at]) * args.b[at] : args.a[at];
-            }
+        for (int i = 0; i < 8; i += 4) {
+            if (row >= rows || k + i >= width) continue;
+            const float4 a = float4_at(args.a + at + i);
+            v[i] = a.x;
+            v[i + 1] = a.y;
+            v[i + 2] = a.z;
+            v[i + 3] = a.w;
+            if (args.b == nullptr) continue;
+            const float4 b = float4_at(args.b + at + i);
+            v[i] = silu(a.x) * b.x;
+            v[i + 1] = silu(a.y) * b.y;
+            v[i + 2] = silu(a.z) * b.z;
+            v[i + 3] = silu(a.w) * b.w;
         }
         write_fragment_row(args.fragments + ((size_t)c * tiles + row / FRAGMENT_ROWS) * FRAGMENT_BYTES, row % FRAGMENT_ROWS, v);
     }

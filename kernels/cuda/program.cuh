@@ -1,6 +1,8 @@
 // The persistent kernel: all blocks walk a list of ops, with a grid barrier after an op that the next one depends on.
 //
-// The list is built once from the model (src/program.rs); what differs from step to step is in the step table.
+// The list is built once from the model (src/program.rs); what differs from step to step is in the step table. While a block runs
+// an op, the next one comes to shared memory; while it waits at a barrier, it asks for the weights of its next matmul, so that
+// device memory is not idle then.
 #pragma once
 #include "accept.cuh"
 #include "attention.cuh"
@@ -27,10 +29,16 @@ struct alignas(16) Op {
     uint32_t kind;
     uint32_t min_draft;              // skipped when the step's draft depth is lower
     uint32_t barrier;                // wait for all blocks afterwards
+    uint32_t next_matmul;            // index of the first matmul after this op, or NO_OP
+    char args[216];
+    uint32_t prefetch;               // barriers since the matmul before
     uint32_t reserved;
-    char args[240];
+    uint32_t from, to;               // a matmul's share of this block; stands in the list of shares behind the ops
+    uint32_t padding[2];
 };
 static_assert(sizeof(Op) == 256);
+constexpr int OP_COPIED = 240;           // bytes of an op that are the same for all blocks
+constexpr uint32_t NO_OP = 0xFFFFFFFFu;
 
 // An op as a function of its own: compiled apart from the others, with registers of its own.
 template <class Args, void (*Run)(const Args&, char*, int, int, int)>
@@ -39,13 +47,13 @@ __device__ __noinline__ void call(const Op& op, char* smem, int smem_bytes, int 
     Run(*reinterpret_cast<const Args*>(op.args), smem, smem_bytes, block, blocks);
 }
 
-__device__ __forceinline__ void run_op(const Op& op, char* smem, int smem_bytes, int block, int blocks) {
+__device__ __forceinline__ void run_op(const Op& op, MatmulParts& parts, char* smem, int smem_bytes, int block, int blocks) {
 #define OPENJET_OP(kind, Args, run) case kind: call<Args, run>(op, smem, smem_bytes, block, blocks); break
     switch (op.kind) {
         OPENJET_OP(OP_EMBED, EmbedArgs, op_embed);
         OPENJET_OP(OP_NORM, NormArgs, op_norm);
         OPENJET_OP(OP_PACK, PackArgs, op_pack);
-        OPENJET_OP(OP_MATMUL, MatmulArgs, op_matmul);
+        case OP_MATMUL: run_matmul(reinterpret_cast<const MatmulArgs*>(op.args)->x, parts, smem, smem_bytes); break;
         OPENJET_OP(OP_PREVIOUS, PreviousArgs, op_previous);
         OPENJET_OP(OP_PROMPT_END, PromptEndArgs, op_prompt_end);
         OPENJET_OP(OP_ATTENTION_PREPARE, AttentionArgs, op_attention_prepare);
@@ -68,19 +76,74 @@ __device__ __forceinline__ void run_op(const Op& op, char* smem, int smem_bytes,
 #undef OPENJET_OP
 }
 
-// `counter` is zero at the start.
+// What the kernel keeps in shared memory beside an op's own. Nothing of it is in registers, which do not outlive an op's call.
+struct alignas(128) Running {
+    Op op[2];                        // this one and the next
+    Op matmul;                       // the next matmul ...
+    MatmulParts parts;               // ... and this block's parts of it
+    uint32_t passed;                 // barriers, of the first thread
+};
+// Then come 128 bytes that end with the step table's header (header_word), then the op's own.
+constexpr int RUNNING_BYTES = sizeof(Running) + 128;
+
+// Starts the copy of an op to shared memory. `shares` is [op][blocks + 1].
+__device__ __forceinline__ void copy_op(Op& to, const Op* ops, const uint32_t* shares, uint32_t i, int thread) {
+    if (thread < 0) return;
+    if (thread < OP_COPIED / 16) copy16(reinterpret_cast<char*>(&to) + thread * 16, reinterpret_cast<const char*>(ops + i) + thread * 16);
+    if (thread == 16 || thread == 17) copy4(&to.from + (thread - 16), shares + (uint64_t)i * (gridDim.x + 1) + blockIdx.x + (thread - 16));
+}
+
+// At how many barriers before a matmul a thread asks for a line of its weights.
+constexpr uint32_t PREFETCHES = 3;
+
+__device__ __forceinline__ void prepare_matmul(Running& running, const char* own) {
+    const MatmulArgs& args = *reinterpret_cast<const MatmulArgs*>(running.matmul.args);
+    list_parts(running.parts, args, header_word(own, args.rows), (int)running.matmul.from, (int)running.matmul.to);
+}
+
+// `counter` is zero at the start. Behind the ops lie the blocks' shares of each.
 __device__ __forceinline__ void run_program(const Op* ops, uint32_t count, const uint32_t* table, uint32_t* counter, char* smem, int smem_bytes) {
-    Op& op = *reinterpret_cast<Op*>(smem);
-    const uint32_t draft_depth = reinterpret_cast<const TableHeader*>(table)->draft_depth;
-    uint32_t passed = 0;
+    Running& running = *reinterpret_cast<Running*>(smem);
+    char* own = smem + RUNNING_BYTES;
+    TableHeader& header = reinterpret_cast<TableHeader*>(own)[-1];
+    const uint32_t* shares = reinterpret_cast<const uint32_t*>(ops + count);
+    constexpr int PREPARER = 32;     // a thread that does not wait for the other blocks
+    const int thread = (int)threadIdx.x;
+    if (thread == 0) running.passed = 0;
+    if (thread < (int)sizeof(TableHeader) / 4) reinterpret_cast<uint32_t*>(&header)[thread] = table[thread];
+    copy_op(running.op[0], ops, shares, 0, thread);
+    const uint32_t first = ops->kind == OP_MATMUL ? 0 : ops->next_matmul;
+    if (first != NO_OP) copy_op(running.matmul, ops, shares, first, thread - 64);
+    copy_commit();
+    copy_wait<0>();
+    __syncthreads();
+    if (thread == PREPARER && first != NO_OP) prepare_matmul(running, own);
+    __syncthreads();
     for (uint32_t i = 0; i < count; i++) {
-        if (threadIdx.x < sizeof(Op) / 16) reinterpret_cast<uint4*>(smem)[threadIdx.x] = reinterpret_cast<const uint4*>(ops + i)[threadIdx.x];
-        __syncthreads();
-        if (op.min_draft <= draft_depth) {
-            run_op(op, smem + sizeof(Op), smem_bytes - (int)sizeof(Op), (int)blockIdx.x, (int)gridDim.x);
-            if (op.barrier) grid_barrier(counter, passed);
+        const Op& op = running.op[i & 1];
+        if (i + 1 < count) copy_op(running.op[(i + 1) & 1], ops, shares, i + 1, (int)threadIdx.x);
+        if (op.kind == OP_MATMUL && op.next_matmul != NO_OP) copy_op(running.matmul, ops, shares, op.next_matmul, (int)threadIdx.x - 64);
+        copy_commit();
+        if (op.min_draft > header.draft_depth) {
+            copy_wait<0>();
+            __syncthreads();
+            continue;
         }
-        __syncthreads();
+        run_op(op, running.parts, own, smem_bytes - RUNNING_BYTES, (int)blockIdx.x, (int)gridDim.x);
+        copy_wait<0>();
+        if (!op.barrier) {
+            __syncthreads();
+            continue;
+        }
+        grid_arrive(counter, running.passed);
+        if (op.next_matmul != NO_OP) {
+            if (op.kind == OP_MATMUL && threadIdx.x == PREPARER) prepare_matmul(running, own);
+            if (op.prefetch < PREFETCHES && running.matmul.min_draft <= header.draft_depth) {
+                const MatmulArgs& next = *reinterpret_cast<const MatmulArgs*>(running.matmul.args);
+                prefetch_matmul(next, (int)running.matmul.from, (int)running.matmul.to, (int)op.prefetch);
+            }
+        }
+        grid_wait(counter, running.passed);
     }
 }
 

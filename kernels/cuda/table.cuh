@@ -134,6 +134,11 @@ static_assert(sizeof(RowLogprobs) == 168);
 static_assert(sizeof(StepResult) == 64 * 80 + 72 * 168);
 
 #if defined(__CUDACC__) || defined(OPENJET_HOST)
+// A word of the table's header: the kernel keeps a copy of it in front of an op's shared memory.
+__device__ __forceinline__ int header_word(const char* smem, uint64_t word) {
+    return (int)(reinterpret_cast<const uint32_t*>(smem) - sizeof(TableHeader) / 4)[word];
+}
+
 // A look at an uploaded table.
 struct Table {
     const uint32_t* words;

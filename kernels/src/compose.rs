@@ -73,9 +73,9 @@ impl Composer<'_> {
         self.memory.at(work)
     }
 
-    /// Where the number of a pass's rows stands: the table's rows, or its segments.
-    fn rows(&self, pass: Pass) -> u64 {
-        self.at(Work::Table) + if matches!(pass, Pass::Draft(_)) { 4 } else { 0 }
+    /// Which word of the table's header says how many rows a pass has: its rows, or its segments.
+    fn rows(pass: Pass) -> u64 {
+        u64::from(matches!(pass, Pass::Draft(_)))
     }
 
     /// Where a pass's rows stand.
@@ -90,7 +90,7 @@ impl Composer<'_> {
     fn matmul(&mut self, pass: Pass, x: Work, jobs: &[(&DeviceMatrix, Work, usize)]) {
         let mut args = MatmulArgs {
             x: self.at(x),
-            rows: self.rows(pass),
+            rows: Self::rows(pass),
             inputs: jobs[0].0.columns as u32,
             jobs: jobs.len() as u32,
             ..MatmulArgs::default()
@@ -121,7 +121,7 @@ impl Composer<'_> {
             a: self.at(a),
             b: gate.map_or(0, |b| self.at(b)),
             fragments: self.at(to),
-            rows: self.rows(pass),
+            rows: Self::rows(pass),
             width: width as u32,
             stride: width as u32,
         };
@@ -136,7 +136,7 @@ impl Composer<'_> {
             parts: self.at(Work::Parts),
             weight,
             fragments: self.at(Work::Fragments),
-            rows: self.rows(pass),
+            rows: Self::rows(pass),
             split_stride: (ROWS * self.shape.config.hidden) as u64,
             splits: parts,
             width: hidden,
@@ -152,7 +152,7 @@ impl Composer<'_> {
         let args = EmbedArgs {
             weights: matrix.address,
             tokens: self.entries(pass),
-            rows: self.rows(pass),
+            rows: Self::rows(pass),
             x: self.at(to),
             ty: matrix.ty as u32,
             width: matrix.columns as u32,

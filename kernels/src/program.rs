@@ -159,11 +159,47 @@ struct Op {
     kind: u32,
     min_draft: u32,
     barrier: u32,
+    next_matmul: u32,
+    args: [u64; 27],
+    /// Barriers since the matmul before.
+    prefetch: u32,
     reserved: u32,
-    args: [u64; 30],
+    /// A matmul's share of a block; stands in the list of shares behind the ops.
+    share: [u32; 2],
+    padding: [u32; 2],
 }
 
 const _: () = assert!(size_of::<Op>() == 256);
+
+/// `NO_OP` in `cuda/program.cuh`.
+const NO_OP: u32 = u32::MAX;
+
+impl Op {
+    /// Where the shares of `blocks` blocks begin and end, in units (an output tile in one split of one job); zeros unless it is
+    /// a matmul. The shares are of equal bytes: a unit goes to the block whose share holds its first byte.
+    fn shares(&self, blocks: u32) -> Vec<u32> {
+        if self.kind != OpKind::Matmul as u32 {
+            return vec![0; blocks as usize + 1];
+        }
+        let args: &MatmulArgs = bytemuck::from_bytes(&bytemuck::cast_slice(&self.args)[..size_of::<MatmulArgs>()]);
+        let jobs = args.job[..args.jobs as usize].iter().map(|job| {
+            let bytes = WeightType::ALL[job.ty as usize].tile_bytes() as u64;
+            (u64::from(job.outputs.div_ceil(16)) * u64::from(job.splits), bytes)
+        });
+        let total: u64 = jobs.clone().map(|(units, bytes)| units * bytes).sum();
+        let bound = |block: u32| {
+            let at = total * u64::from(block) / u64::from(blocks);
+            let (mut before, mut unit) = (0, 0);
+            for (units, bytes) in jobs.clone() {
+                let within = at.saturating_sub(before).div_ceil(bytes).min(units);
+                unit += within;
+                before += units * bytes;
+            }
+            unit as u32
+        };
+        (0..=blocks).map(bound).collect()
+    }
+}
 
 /// A weight matrix on the device.
 #[derive(Clone, Copy, Debug)]
@@ -193,7 +229,7 @@ impl ProgramBuilder {
 
     /// Adds an op that runs at the same time as the one after it. `args` is the op's argument structure.
     pub fn along(&mut self, kind: OpKind, args: impl Pod) -> &mut Self {
-        let mut op = Op { kind: kind as u32, min_draft: self.min_draft, barrier: 0, reserved: 0, args: [0; 30] };
+        let mut op = Op { kind: kind as u32, min_draft: self.min_draft, ..Op::zeroed() };
         let bytes = bytemuck::bytes_of(&args);
         bytemuck::cast_slice_mut::<u64, u8>(&mut op.args)[..bytes.len()].copy_from_slice(bytes);
         self.ops.push(op);
@@ -213,8 +249,25 @@ impl ProgramBuilder {
     ///
     /// # Errors
     /// When the device has no room or fails.
-    pub fn finish(self, device: &Device) -> Result<Program, DeviceError> {
-        let ops = device.upload(bytemuck::cast_slice(&self.ops))?;
+    pub fn finish(mut self, device: &Device) -> Result<Program, DeviceError> {
+        let mut next = NO_OP;
+        for (i, op) in self.ops.iter_mut().enumerate().rev() {
+            op.next_matmul = next;
+            if op.kind == OpKind::Matmul as u32 {
+                next = i as u32;
+            }
+        }
+        let mut barriers = 0;
+        for op in &mut self.ops {
+            if op.kind == OpKind::Matmul as u32 {
+                barriers = 0;
+            }
+            op.prefetch = barriers;
+            barriers += op.barrier;
+        }
+        let shares: Vec<u32> = self.ops.iter().flat_map(|op| op.shares(device.blocks())).collect();
+        let bytes = [bytemuck::cast_slice(&self.ops), bytemuck::cast_slice(&shares)].concat();
+        let ops = device.upload(&bytes)?;
         let counter = device.allocate(4)?;
         Ok(Program { device: device.clone(), ops, counter, count: self.ops.len() as u32 })
     }

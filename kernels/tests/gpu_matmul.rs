@@ -27,7 +27,7 @@ fn embedding_rows_are_the_files_numbers() {
             EmbedArgs {
                 weights: matrix.address,
                 tokens: token_buffer.address(),
-                rows: table.address(),
+                rows: 0,
                 x: x.address(),
                 ty: matrix.ty as u32,
                 width: columns as u32,
@@ -72,7 +72,7 @@ fn multiply(device: &Device, case: &Case, bytes: &[u8], x: &[f32]) -> Vec<f32> {
                 a: x.address(),
                 b: 0,
                 fragments: fragments.address(),
-                rows: table.address(),
+                rows: 0,
                 width: inputs as u32,
                 stride: inputs as u32,
             },
@@ -81,7 +81,7 @@ fn multiply(device: &Device, case: &Case, bytes: &[u8], x: &[f32]) -> Vec<f32> {
             OpKind::Matmul,
             MatmulArgs {
                 x: fragments.address(),
-                rows: table.address(),
+                rows: 0,
                 inputs: inputs as u32,
                 jobs: 1,
                 job: [
@@ -144,8 +144,10 @@ fn products_are_exact_but_for_f32_sums() {
             for (row, (got, expected)) in got.chunks_exact(outputs).zip(expected.chunks_exact(outputs)).enumerate() {
                 let error = relative_error(got, expected);
                 worst_of_type = worst_of_type.max(error);
+                // The numbers of Q6_K times their scales are rounded to halves.
+                let allowed = if ty == TensorType::Q6_K { 5e-4 } else { 4e-6 };
                 assert!(
-                    error < 4e-6,
+                    error < allowed,
                     "{ty:?} {rows} rows, {outputs} x {inputs}, {splits} splits: row {row} is off by {error:.1e}"
                 );
             }
@@ -235,7 +237,7 @@ fn norm_and_activation() {
             weight: weight_buffer.address(),
             normed: normed.address(),
             fragments: 0,
-            rows: table.address(),
+            rows: 0,
             table: 0,
             last_x: 0,
             split_stride: (72 * width) as u64,
@@ -299,7 +301,7 @@ fn streaming_speed() {
                 a: x.address(),
                 b: 0,
                 fragments: fragments.address(),
-                rows: table.address(),
+                rows: 0,
                 width: inputs as u32,
                 stride: inputs as u32,
             };
@@ -321,7 +323,7 @@ fn streaming_speed() {
                     OpKind::Matmul,
                     MatmulArgs {
                         x: fragments.address(),
-                        rows: table.address(),
+                        rows: 0,
                         inputs: inputs as u32,
                         jobs: 1,
                         job: [job, none, none, none],

@@ -115,6 +115,8 @@ static inline half __float2half(float f) { return __float2half_rn(f); }
 static inline half2 __floats2half2_rn(float a, float b) { return {__float2half_rn(a), __float2half_rn(b)}; }
 static inline half2 __float2half2_rn(float a) { return {__float2half_rn(a), __float2half_rn(a)}; }
 static inline half2 __halves2half2(half a, half b) { return {a, b}; }
+static inline half2 __low2half2(half2 h) { return {h.x, h.x}; }
+static inline half2 __high2half2(half2 h) { return {h.y, h.y}; }
 static inline half2 __half2half2(half a) { return {a, a}; }
 static inline half __low2half(half2 h) { return h.x; }
 static inline half __high2half(half2 h) { return h.y; }

@@ -34,6 +34,24 @@ struct Scaled45 {
         s0 = small_float((upper ? x0 >> 16 : x0) & 63) * h.d0;
         s1 = small_float((upper ? x1 >> 16 : x1) & 63) * h.d1;
     }
+    // The scales of sub-blocks j, j+4 as halves, times 2^10 for row g and times 2^6 for row g+8: subnormal number times scale is a
+    // half without rounding, since it has at most 11 bits.
+    static constexpr float FOLDED0 = 1.0f / 1024, FOLDED1 = 1.0f / 64;
+    static __device__ __forceinline__ void fold(const Scales& r, uint32_t& x0, uint32_t& x1) {
+        const half2 base = __float2half2_rn(1024.0f);
+        x0 = bits(__hmul2(__hsub2(as_half2(and_or(r.h0, 0x003F003Fu, 0x64006400u)), base), base));
+        x1 = bits(__hmul2(__hsub2(as_half2(and_or(r.h1, 0x003F003Fu, 0x64006400u)), base), __float2half2_rn(64.0f)));
+    }
+    // Multiplies the fragments of two steps by their sub-block's scales.
+    static __device__ __forceinline__ void times_scales(uint32_t x0, uint32_t x1, int upper, uint32_t* a, uint32_t* c) {
+        const half2 s0 = upper ? __high2half2(as_half2(x0)) : __low2half2(as_half2(x0));
+        const half2 s1 = upper ? __high2half2(as_half2(x1)) : __low2half2(as_half2(x1));
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            a[i] = bits(__hmul2(as_half2(a[i]), i & 1 ? s1 : s0));
+            c[i] = bits(__hmul2(as_half2(c[i]), i & 1 ? s1 : s0));
+        }
+    }
 };
 
 struct TileQ4_K : Scaled45 {
@@ -45,6 +63,11 @@ struct TileQ4_K : Scaled45 {
         s.h1 = load_weights4(t + 2176 + lane * 4);
     }
     static __device__ __forceinline__ void fragment(const Quad& q, int upper, int odd, uint32_t* a) { fragment4(q.w[upper * 2 + odd], a); }
+    static __device__ __forceinline__ void folded(const Quad& q, uint32_t x0, uint32_t x1, int upper, uint32_t* a, uint32_t* c) {
+        fragment(q, upper, 0, a);
+        fragment(q, upper, 1, c);
+        times_scales(x0, x1, upper, a, c);
+    }
 };
 
 struct TileQ5_K : Scaled45 {
@@ -60,6 +83,11 @@ struct TileQ5_K : Scaled45 {
     }
     static __device__ __forceinline__ void fragment(const Quad& q, int upper, int odd, uint32_t* a) {
         fragment5(q.w[upper * 2 + odd], q.b, upper, odd, a);
+    }
+    static __device__ __forceinline__ void folded(const Quad& q, uint32_t x0, uint32_t x1, int upper, uint32_t* a, uint32_t* c) {
+        fragment(q, upper, 0, a);
+        fragment(q, upper, 1, c);
+        times_scales(x0, x1, upper, a, c);
     }
 };
 
@@ -110,6 +138,25 @@ struct TileQ6_K {
         pairs2(z, odd, 1, low, high);
         a[2] = and_or(y, 0x000F000Fu, low & 0x00300030u);
         a[3] = and_or(y, 0x00F000F0u, high & 0x03000300u);
+    }
+    // The sub-block's scale s and the zero point 32 in the weights: (q - 32) s, rounded to a half where it has more than 11 bits.
+    // Scales come times 2^8 for row g and 2^4 for row g+8.
+    static constexpr float FOLDED0 = 1.0f / 256, FOLDED1 = 1.0f / 16;
+    static __device__ __forceinline__ void fold(const Scales& r, uint32_t& x0, uint32_t& x1) {
+        x0 = r.s0;
+        x1 = r.s1;
+    }
+    static __device__ __forceinline__ void folded(const Quad& q, uint32_t x0, uint32_t x1, int upper, uint32_t* a, uint32_t* c) {
+        const half2 t0 = as_half2(signed_bytes(x0, upper * 2)), t1 = as_half2(signed_bytes(x1, upper * 2));
+        const half2 s0 = __hmul2(t0, __float2half2_rn(256.0f)), s1 = __hmul2(t1, __float2half2_rn(16.0f));
+        const half2 z0 = __hmul2(t0, __float2half2_rn(-1.0f / 2048)), z1 = __hmul2(t1, __float2half2_rn(-1.0f / 2048));
+        fragment(q, upper, 0, a);
+        fragment(q, upper, 1, c);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            a[i] = bits(__hfma2(as_half2(a[i]), __low2half2(i & 1 ? s1 : s0), __low2half2(i & 1 ? z1 : z0)));
+            c[i] = bits(__hfma2(as_half2(c[i]), __high2half2(i & 1 ? s1 : s0), __high2half2(i & 1 ? z1 : z0)));
+        }
     }
 };
 
@@ -244,5 +291,14 @@ struct TileIQ4_XS {
     }
     static __device__ __forceinline__ void fragment(const Quad& q, int upper, int odd, uint32_t* a) { fragment_iq4(q.w[upper * 2 + odd], a); }
 };
+
+// Types whose sub-block scales go into the weights.
+template <class T> constexpr bool folds_scales = false;
+template <> constexpr bool folds_scales<TileQ4_K> = true;
+template <> constexpr bool folds_scales<TileQ5_K> = true;
+template <> constexpr bool folds_scales<TileQ6_K> = true;
+// Types whose offsets are a product of their own.
+template <class T> constexpr bool offset_apart = T::OFFSET;
+template <> constexpr bool offset_apart<TileQ6_K> = false;
 
 }  // namespace openjet

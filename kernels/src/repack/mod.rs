@@ -38,6 +38,24 @@ pub enum WeightType {
 }
 
 impl WeightType {
+    /// All of them, in the order of their numbers.
+    pub(crate) const ALL: [Self; 14] = [
+        Self::F32,
+        Self::F16,
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Q5_0,
+        Self::Q5_1,
+        Self::Q8_0,
+        Self::Q2_K,
+        Self::Q3_K,
+        Self::Q4_K,
+        Self::Q5_K,
+        Self::Q6_K,
+        Self::IQ4_NL,
+        Self::IQ4_XS,
+    ];
+
     /// The tile format of a tensor type. BF16 becomes F16 with a power of two for each row of a tile, which keeps its bits.
     #[must_use]
     pub const fn of(ty: TensorType) -> Self {
