@@ -163,6 +163,17 @@ __device__ __forceinline__ float block_sum(float v, float* scratch) {
     return t;
 }
 
+// The block's largest, likewise.
+__device__ __forceinline__ float block_max(float v, float* scratch) {
+    v = warp_max(v);
+    if (lane_id() == 0) scratch[warp_id()] = v;
+    __syncthreads();
+    float t = scratch[0];
+#pragma unroll
+    for (int w = 1; w < WARPS; w++) t = fmaxf(t, scratch[w]);
+    return t;
+}
+
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 __device__ __forceinline__ float silu(float x) { return x / (1.0f + expf(-x)); }
 __device__ __forceinline__ float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }

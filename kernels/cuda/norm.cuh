@@ -1,6 +1,7 @@
 // The residual stream: adds what a matmul's splits produced, normalises, and writes the next matmul's input.
 #pragma once
 #include "fragment.cuh"
+#include "prompt_rows.cuh"
 #include "table.cuh"
 
 namespace openjet {
@@ -10,7 +11,7 @@ struct NormArgs {
     const float* parts;              // [split][row][part_stride], added in order
     const float* weight;
     float* normed;                   // [row][normed_stride], or null
-    char* fragments;                 // fragment buffer, or null
+    char* fragments;                 // fragment buffer or prompt rows, or null
     uint64_t rows;                   // the word of the step table's header that says how many
     const uint32_t* table;           // where rows may be the last ones of prompts, else null; ...
     const float* last_x;             // ... their x is that of their slot: [slot][width]
@@ -23,6 +24,8 @@ struct NormArgs {
     uint32_t first_column_tile;      // where in the fragment buffer the row begins
     uint32_t assign;                 // x is the parts' sum; what it held before does not count
     float eps;
+    uint32_t prompt;                 // prompt rows
+    uint32_t reserved;
 };
 
 // Float4s of a row that a thread holds at a time.
@@ -38,7 +41,7 @@ __device__ __forceinline__ void op_norm(const NormArgs& args, char* smem, int, i
     float* row_weight = row_x + width;
     for (int row = block; row < tiles * FRAGMENT_ROWS; row += blocks) {
         const bool real = row < rows;
-        if (!real && args.fragments == nullptr) break;
+        if (!real && (args.fragments == nullptr || args.prompt)) break;
         float* x = args.x + (size_t)row * args.stride;
         const float* last = nullptr;
         if (real && args.table) {
@@ -83,13 +86,18 @@ __device__ __forceinline__ void op_norm(const NormArgs& args, char* smem, int, i
         copy_wait<0>();
         const float total = block_sum(squares, scratch);
         const float factor = 1.0f / sqrtf(total / (float)width + args.eps);
+        float largest = 0.0f;
         for (int i = threadIdx.x * 4; real && i < width; i += THREADS * 4) {
             const float4 v = float4_at(row_x + i), w = float4_at(row_weight + i);
             const float4 y = make_float4(v.x * factor * w.x, v.y * factor * w.y, v.z * factor * w.z, v.w * factor * w.w);
             *reinterpret_cast<float4*>(row_x + i) = y;
+            largest = fmaxf(fmaxf(fmaxf(largest, fabsf(y.x)), fabsf(y.y)), fmaxf(fabsf(y.z), fabsf(y.w)));
             if (args.normed) *reinterpret_cast<float4*>(args.normed + (size_t)row * args.normed_stride + i) = y;
         }
-        if (args.fragments) {
+        if (args.fragments && args.prompt) {
+            __syncthreads();
+            write_prompt_row(args.fragments, row_x, largest, row, rows, width, scratch);
+        } else if (args.fragments) {
             __syncthreads();
             const int column_tiles = (width + TILE_K - 1) / TILE_K;
             for (int c = warp_id(); c < column_tiles; c += WARPS) {
@@ -139,6 +147,28 @@ __device__ __forceinline__ void op_pack(const PackArgs& args, char* smem, int, i
             v[i + 3] = silu(a.w) * b.w;
         }
         write_fragment_row(args.fragments + ((size_t)c * tiles + row / FRAGMENT_ROWS) * FRAGMENT_BYTES, row % FRAGMENT_ROWS, v);
+    }
+}
+
+// Rows of f32 to prompt rows: a block a row. Arguments as op_pack's.
+__device__ __forceinline__ void op_pack_prompt(const PackArgs& args, char* smem, int, int block, int blocks) {
+    const int rows = header_word(smem, args.rows), width = (int)args.width;
+    float* scratch = reinterpret_cast<float*>(smem);
+    float* x = scratch + WARPS;
+    for (int row = block; row < rows; row += blocks) {
+        const size_t at = (size_t)row * args.stride;
+        float largest = 0.0f;
+        for (int i = threadIdx.x * 4; i < width; i += THREADS * 4) {
+            float4 v = float4_at(args.a + at + i);
+            if (args.b) {
+                const float4 b = float4_at(args.b + at + i);
+                v = make_float4(silu(v.x) * b.x, silu(v.y) * b.y, silu(v.z) * b.z, silu(v.w) * b.w);
+            }
+            *reinterpret_cast<float4*>(x + i) = v;
+            largest = fmaxf(fmaxf(fmaxf(largest, fabsf(v.x)), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+        }
+        write_prompt_row(args.fragments, x, largest, row, rows, width, scratch);
+        __syncthreads();
     }
 }
 

@@ -13,6 +13,7 @@
 #include "norm.cuh"
 #include "pass.cuh"
 #include "pick.cuh"
+#include "prompt.cuh"
 
 namespace openjet {
 
@@ -23,6 +24,7 @@ enum OpKind : uint32_t {
     OP_DELTANET_CONVOLVE, OP_DELTANET_DECODE, OP_DELTANET_SETTLE,
     OP_DELTANET_CONVOLVE_PROMPT, OP_DELTANET_CHUNKS, OP_DELTANET_SCAN, OP_DELTANET_FINISH,
     OP_SAMPLE_ADJUST, OP_SAMPLE_WEIGH, OP_SAMPLE_PICK, OP_SAMPLE_ACCEPT, OP_SAMPLE_LOGPROBS,
+    OP_PACK_PROMPT, OP_MATMUL_PROMPT,
 };
 
 struct alignas(16) Op {
@@ -72,6 +74,8 @@ __device__ __forceinline__ void run_op(const Op& op, MatmulParts& parts, char* s
         OPENJET_OP(OP_SAMPLE_PICK, SampleArgs, op_sample_pick);
         OPENJET_OP(OP_SAMPLE_ACCEPT, SampleArgs, op_sample_accept);
         OPENJET_OP(OP_SAMPLE_LOGPROBS, SampleArgs, op_sample_logprobs);
+        OPENJET_OP(OP_PACK_PROMPT, PackArgs, op_pack_prompt);
+        case OP_MATMUL_PROMPT: op_matmul_prompt(*reinterpret_cast<const MatmulArgs*>(op.args), smem, smem_bytes, block, blocks); break;
     }
 #undef OPENJET_OP
 }

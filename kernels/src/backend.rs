@@ -12,7 +12,7 @@ use openjet_engine::step::{
 use crate::args::SlotState;
 use crate::compose::Programs;
 use crate::device::{Device, DeviceError};
-use crate::memory::{Memory, SEGMENT_ROWS, Shape, Work};
+use crate::memory::{Memory, PROMPT_ROWS, SEGMENT_ROWS, Shape, Work};
 use crate::plan::{MemoryPlan, PlanOptions, plan};
 use crate::program::Program;
 use crate::table::{Part, StepResult, TableBuilder};
@@ -151,12 +151,15 @@ impl CudaBackend {
         Ok(program.run(self.memory.of(Work::Table))?)
     }
 
-    /// Runs a prompt segment's rows through the trunk, up to each absolute multiple of 64 in turn.
+    /// Runs a prompt segment's rows through the trunk. What comes after its last absolute multiple of 64 is a pass of its own,
+    /// so which matmul a row goes through depends on its place alone.
     fn prompt(&mut self, segment: &Segment<'_>) -> Result<(), BackendError> {
+        let (start, all) = (segment.position as usize, segment.tokens.len());
+        let whole = ((start + all) / PAGE_TOKENS * PAGE_TOKENS).saturating_sub(start);
         let mut done = 0;
-        while done < segment.tokens.len() {
-            let position = segment.position as usize + done;
-            let end = (done + PAGE_TOKENS - position % PAGE_TOKENS).min(segment.tokens.len());
+        while done < all {
+            let position = start + done;
+            let end = if done < whole { (done + PROMPT_ROWS - position % PAGE_TOKENS).min(whole) } else { all };
             let part = Segment {
                 slot: segment.slot,
                 position: position as u32,
@@ -166,7 +169,7 @@ impl CudaBackend {
                 sample: None,
             };
             self.upload_table(&[(&part, Part::Rows)])?;
-            self.run(&self.programs.prompt)?;
+            self.run(if done < whole { &self.programs.prompt } else { &self.programs.tail })?;
             done = end;
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use crate::args::{AttentionArgs, DeltaArgs, KvPool, NO_DRAFT, SampleArgs, SettleArgs};
 use crate::device::{Device, DeviceError};
-use crate::memory::{Memory, ROWS, Shape, Work, splits};
+use crate::memory::{Memory, PROMPT_ROWS, Shape, Work, splits};
 use crate::program::{
     DeviceMatrix, EmbedArgs, MatmulArgs, MatmulJob, NormArgs, OpKind, PackArgs, PreviousArgs, Program, ProgramBuilder,
     PromptEndArgs,
@@ -18,8 +18,10 @@ const ROWS_OFFSET: u64 = size_of::<TableHeader>() as u64;
 enum Pass {
     /// Newest tokens and drafts to be verified.
     Decode,
-    /// 64 or fewer tokens of prompts.
+    /// Tokens of a prompt, many at a time.
     Prompt,
+    /// The tokens after a prompt's last multiple of 64: few, so their matmuls are a decode step's.
+    Tail,
     /// The draft head's, one row a segment; which draft they propose.
     Draft(u32),
 }
@@ -33,6 +35,8 @@ pub(crate) struct Programs {
     pub(crate) head: Program,
     /// A prompt's rows through the trunk, and the draft head's cells.
     pub(crate) prompt: Program,
+    /// The same for a prompt's tail.
+    pub(crate) tail: Program,
     /// For each slot: brings its state up to what was accepted.
     pub(crate) settle: Vec<Program>,
 }
@@ -51,9 +55,12 @@ impl Programs {
         trunk.trunk(Pass::Decode);
         let mut head = composer();
         head.head();
-        let mut prompt = composer();
-        prompt.trunk(Pass::Prompt);
-        prompt.prompt_end();
+        let prompt = |pass| {
+            let mut prompt = composer();
+            prompt.trunk(pass);
+            prompt.prompt_end(pass);
+            prompt.ops.finish(device)
+        };
         let settle = (0..shape.slots).map(|slot| {
             let mut settle = composer();
             settle.settle(slot);
@@ -62,9 +69,17 @@ impl Programs {
         Ok(Self {
             trunk: trunk.ops.finish(device)?,
             head: head.ops.finish(device)?,
-            prompt: prompt.ops.finish(device)?,
+            prompt: prompt(Pass::Prompt)?,
+            tail: prompt(Pass::Tail)?,
             settle: settle.collect::<Result<_, _>>()?,
         })
+    }
+}
+
+impl Pass {
+    /// Whether attention and `DeltaNet` take the rows as a prompt's.
+    fn reads(self) -> bool {
+        matches!(self, Self::Prompt | Self::Tail)
     }
 }
 
@@ -103,10 +118,10 @@ impl Composer<'_> {
                 outputs: matrix.rows as u32,
                 stride: matrix.rows as u32,
                 splits: splits as u32,
-                split_stride: (ROWS * matrix.rows) as u64,
+                split_stride: (PROMPT_ROWS * matrix.rows) as u64,
             };
         }
-        self.ops.then(OpKind::Matmul, args);
+        self.ops.then(if pass == Pass::Prompt { OpKind::MatmulPrompt } else { OpKind::Matmul }, args);
     }
 
     /// A matmul whose output is added to the residual stream by the norm that follows.
@@ -125,7 +140,7 @@ impl Composer<'_> {
             width: width as u32,
             stride: width as u32,
         };
-        self.ops.then(OpKind::Pack, args);
+        self.ops.then(if pass == Pass::Prompt { OpKind::PackPrompt } else { OpKind::Pack }, args);
     }
 
     /// Norm arguments for the residual stream, with `parts` splits to be added, into fragments.
@@ -137,13 +152,14 @@ impl Composer<'_> {
             weight,
             fragments: self.at(Work::Fragments),
             rows: Self::rows(pass),
-            split_stride: (ROWS * self.shape.config.hidden) as u64,
+            split_stride: (PROMPT_ROWS * self.shape.config.hidden) as u64,
             splits: parts,
             width: hidden,
             stride: hidden,
             part_stride: hidden,
             normed_stride: hidden,
             eps: self.shape.config.norm_eps,
+            prompt: u32::from(pass == Pass::Prompt),
             ..NormArgs::default()
         }
     }
@@ -182,7 +198,7 @@ impl Composer<'_> {
             parts = self.ffn(pass, block, parts);
         }
         // What is left to be added is added by the head, or here for a prompt, whose last row the head gets.
-        if pass == Pass::Prompt {
+        if pass.reads() {
             let args = self.norm_args(pass, weights.output_norm, parts);
             self.ops.then(OpKind::Norm, NormArgs { normed: self.at(Work::Hidden), fragments: 0, ..args });
         }
@@ -245,7 +261,7 @@ impl Composer<'_> {
         let Some(args) = self.attention_args(pass, &block.mixer, layer, draft_head) else { return 0 };
         self.matmul(pass, Work::Fragments, &[(q, Work::A, 1), (k, Work::B, 1), (v, Work::C, 1)]);
         self.ops.then(OpKind::AttentionPrepare, args);
-        if pass == Pass::Prompt {
+        if pass.reads() {
             self.ops.then(OpKind::AttentionPrompt, args);
         } else {
             self.ops.then(OpKind::AttentionDecode, args).then(OpKind::AttentionMerge, args);
@@ -282,7 +298,7 @@ impl Composer<'_> {
         };
         let jobs = [(qkv, Work::A, 1), (gate, Work::B, 1), (alpha, Work::C, 1), (beta, Work::D, 1)];
         self.matmul(pass, Work::Fragments, &jobs);
-        if pass == Pass::Prompt {
+        if pass.reads() {
             self.ops
                 .then(OpKind::DeltanetConvolvePrompt, args)
                 .then(OpKind::DeltanetChunks, args)
@@ -349,11 +365,21 @@ impl Composer<'_> {
 
     /// Joins embeddings (in `Parts`' place) and hidden states into the draft head's residual stream, in `X`.
     fn join(&mut self, pass: Pass, head: &DeviceDraftHead, hidden: Work, next_norm: u64) {
-        let tiles = self.shape.config.hidden.div_ceil(256) as u32;
-        let plain = NormArgs { fragments: self.at(Work::FragmentsB), ..self.norm_args(pass, head.embedding_norm, 0) };
-        self.ops.along(OpKind::Norm, plain);
-        let second = NormArgs { x: self.at(hidden), weight: head.hidden_norm, first_column_tile: tiles, ..plain };
-        self.ops.then(OpKind::Norm, second);
+        let width = self.shape.config.hidden;
+        let plain = self.norm_args(pass, head.embedding_norm, 0);
+        let second = NormArgs { x: self.at(hidden), weight: head.hidden_norm, ..plain };
+        if pass == Pass::Prompt {
+            // Prompt rows have one scale for a whole row, so both halves must be there first.
+            let (joined, stride) = (self.at(Work::A), 2 * width as u32);
+            self.ops.along(OpKind::Norm, NormArgs { fragments: 0, normed: joined, normed_stride: stride, ..plain });
+            let normed = joined + 4 * width as u64;
+            self.ops.then(OpKind::Norm, NormArgs { fragments: 0, normed, normed_stride: stride, ..second });
+            self.pack(pass, Work::A, None, 2 * width, Work::FragmentsB);
+        } else {
+            let (fragments, first_column_tile) = (self.at(Work::FragmentsB), width.div_ceil(256) as u32);
+            self.ops.along(OpKind::Norm, NormArgs { fragments, ..plain });
+            self.ops.then(OpKind::Norm, NormArgs { fragments, first_column_tile, ..second });
+        }
         let parts = self.matmul_parts(pass, Work::FragmentsB, &head.join);
         let sum = NormArgs { assign: 1, ..self.norm_args(pass, next_norm, parts) };
         self.ops.then(OpKind::Norm, sum);
@@ -397,7 +423,7 @@ impl Composer<'_> {
         self.ops.then(OpKind::SampleAdjust, sample).then(OpKind::SampleWeigh, sample).then(OpKind::SamplePick, sample);
     }
 
-    fn prompt_end(&mut self) {
+    fn prompt_end(&mut self, pass: Pass) {
         let weights = self.weights;
         // X is the residual stream until the draft head takes it over.
         let end = PromptEndArgs {
@@ -415,7 +441,7 @@ impl Composer<'_> {
         }
         self.ops.then(OpKind::PromptEnd, end);
         if let Some(draft_head) = &weights.draft_head {
-            self.follow(Pass::Prompt, draft_head);
+            self.follow(pass, draft_head);
         }
     }
 

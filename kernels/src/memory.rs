@@ -9,11 +9,14 @@ use crate::args::{
     STATS_BYTES, SlotState,
 };
 use crate::device::{Buffer, Device, DeviceError, together};
-use crate::program::fragment_bytes;
+use crate::program::{fragment_bytes, prompt_row_bytes};
 use crate::table::{MAX_SEGMENTS, Row, StepResult};
 
-/// Rows of one pass: a decode step's, or 64 of a prompt.
+/// Rows of a decode step.
 pub(crate) const ROWS: usize = MAX_DECODE_ROWS;
+
+/// Rows of a prompt's pass: enough that weights are decoded seldom, few enough for little memory.
+pub(crate) const PROMPT_ROWS: usize = 512;
 
 /// Rows of one segment of a decode step: what a slot keeps of its rows until the next step costs memory for each.
 pub(crate) const SEGMENT_ROWS: usize = 24;
@@ -116,7 +119,7 @@ impl Shape {
     fn table_bytes(&self) -> usize {
         // Rows, segments, pages, then penalties (two words for each token that a conversation can hold), bias, masks.
         let words = 8
-            + ROWS * 4
+            + PROMPT_ROWS * 4
             + MAX_SEGMENTS * 28
             + self.slots * (self.context / PAGE_TOKENS + 2 * self.context.min(self.config.vocab) + 4096);
         (words + ROWS * (self.config.vocab.div_ceil(32) + 1)) * 4
@@ -126,24 +129,25 @@ impl Shape {
     fn work(&self) -> Vec<(Work, usize)> {
         let c = &self.config;
         let widest = c.hidden.max(c.ffn).max(c.inner()).max(c.heads * HEAD_DIM).max(2 * c.hidden);
+        let inputs = fragment_bytes(ROWS, widest).max(prompt_row_bytes(PROMPT_ROWS, widest));
         let f32s = |n: usize| n * 4;
         vec![
             (Work::Table, self.table_bytes()),
-            (Work::X, f32s(ROWS * c.hidden)),
-            (Work::Parts, f32s(MAX_SPLITS * ROWS * c.hidden)),
-            (Work::Hidden, f32s(ROWS * c.hidden)),
-            (Work::Previous, f32s(ROWS * c.hidden)),
-            (Work::Fragments, fragment_bytes(ROWS, widest)),
-            (Work::FragmentsB, fragment_bytes(ROWS, widest)),
-            (Work::A, f32s(ROWS * c.conv_channels().max(c.ffn).max(2 * c.heads * HEAD_DIM))),
-            (Work::B, f32s(ROWS * c.inner().max(c.ffn).max(c.kv_heads * HEAD_DIM))),
-            (Work::C, f32s(ROWS * c.value_heads.max(c.kv_heads * HEAD_DIM))),
-            (Work::D, f32s(ROWS * c.value_heads)),
-            (Work::Mixed, f32s(ROWS * c.conv_channels())),
-            (Work::Out, f32s(ROWS * c.inner().max(c.heads * HEAD_DIM))),
-            (Work::Queries, ROWS * c.heads * HEAD_DIM * 2),
+            (Work::X, f32s(PROMPT_ROWS * c.hidden)),
+            (Work::Parts, f32s(MAX_SPLITS * PROMPT_ROWS * c.hidden)),
+            (Work::Hidden, f32s(PROMPT_ROWS * c.hidden)),
+            (Work::Previous, f32s(PROMPT_ROWS * c.hidden)),
+            (Work::Fragments, inputs),
+            (Work::FragmentsB, inputs),
+            (Work::A, f32s(PROMPT_ROWS * c.conv_channels().max(c.ffn).max(2 * c.heads * HEAD_DIM).max(2 * c.hidden))),
+            (Work::B, f32s(PROMPT_ROWS * c.inner().max(c.ffn).max(c.kv_heads * HEAD_DIM))),
+            (Work::C, f32s(PROMPT_ROWS * c.value_heads.max(c.kv_heads * HEAD_DIM))),
+            (Work::D, f32s(PROMPT_ROWS * c.value_heads)),
+            (Work::Mixed, f32s(PROMPT_ROWS * c.conv_channels())),
+            (Work::Out, f32s(PROMPT_ROWS * c.inner().max(c.heads * HEAD_DIM))),
+            (Work::Queries, PROMPT_ROWS * c.heads * HEAD_DIM * 2),
             (Work::Partial, f32s(AttentionArgs::partial_floats(ROWS, c.heads, self.context))),
-            (Work::Chunks, f32s(self.layout.chunk_floats(ROWS, 1))),
+            (Work::Chunks, f32s(self.layout.chunk_floats(PROMPT_ROWS, 1))),
             (Work::Logits, f32s(ROWS * c.vocab)),
             (Work::Adjusted, f32s(ROWS * c.vocab)),
             (Work::Stats, ROWS * self.slices() * STATS_BYTES),

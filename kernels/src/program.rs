@@ -18,6 +18,13 @@ pub const fn fragment_bytes(rows: usize, columns: usize) -> usize {
     rows.div_ceil(8) * columns.div_ceil(256) * FRAGMENT_BYTES
 }
 
+/// Bytes of prompt rows: `rows` rows of `columns` numbers, as in `cuda/prompt_rows.cuh`.
+#[must_use]
+pub const fn prompt_row_bytes(rows: usize, columns: usize) -> usize {
+    let groups = rows.div_ceil(128);
+    groups * columns.div_ceil(256) * (128 * 256 * 2) + groups * 128 * 4
+}
+
 /// The ops, as `OpKind` in `cuda/program.cuh`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -45,6 +52,8 @@ pub enum OpKind {
     SamplePick,
     SampleAccept,
     SampleLogprobs,
+    PackPrompt,
+    MatmulPrompt,
 }
 
 /// Embedding lookup.
@@ -84,6 +93,8 @@ pub struct NormArgs {
     pub first_column_tile: u32,
     pub assign: u32,
     pub eps: f32,
+    pub prompt: u32,
+    pub reserved: u32,
 }
 
 /// Rows of f32 to a matmul's input, with or without `silu(a) * b`.

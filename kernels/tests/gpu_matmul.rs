@@ -247,6 +247,8 @@ fn norm_and_activation() {
             part_stride: width as u32,
             normed_stride: width as u32,
             first_column_tile: 0,
+            prompt: 0,
+            reserved: 0,
             assign: 0,
             eps: 1e-6,
         },

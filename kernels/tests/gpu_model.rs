@@ -158,7 +158,7 @@ fn golden_logits_and_texts() {
             let expected: Vec<f64> = all[all.len() - got.len()..].iter().map(|&v| f64::from(v)).collect();
             let error = relative_error(&got, &expected);
             println!("{name} {name_of_prompt} ({} tokens): logits off by {error:.1e}", tokens.len());
-            assert!(error < 2e-3, "{name} {name_of_prompt}: {error:.1e}");
+            assert!(error < 4e-3, "{name} {name_of_prompt}: {error:.1e}");
         }
     }
 }

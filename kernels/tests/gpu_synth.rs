@@ -24,6 +24,8 @@ const AGENTS: usize = 8;
 const DRAFTS: usize = 8;
 /// Each agent's prompt is so much longer than the one's before, so that they stand at different positions.
 const PROMPT_STEP: usize = 37;
+/// Tokens of the longest prompt that is read alone.
+const PROMPT: usize = 23_000;
 
 /// Pages of one agent: its prompt, its text, and what is drafted past it.
 fn pages_of(tokens: usize) -> usize {
@@ -168,6 +170,31 @@ fn run(backend: &mut CudaBackend, chain: &Chain, agents: usize, depth: usize, to
     count
 }
 
+/// Reads a prompt of so many tokens and prints how fast; the token after it is the known one.
+fn read_prompt(backend: &mut CudaBackend, chain: &Chain, tokens: usize) {
+    let params = SamplingParams::default();
+    let vocab = chain.next.len() as u32;
+    let text: Vec<u32> = (0..tokens as u32).map(|i| 300 + 7919 * i % (vocab - 400)).collect();
+    let pages: Vec<PageId> = (0..tokens.div_ceil(PAGE_TOKENS) as PageId + 1).collect();
+    backend.reset_slot(0).unwrap();
+    let sample = SampleSpec {
+        params: &params,
+        prompt: &text,
+        output: &[],
+        end_tokens: &[],
+        budget: 100,
+        masks: &[],
+        draft_depth: 0,
+    };
+    let segment =
+        Segment { slot: 0, position: 0, tokens: &text, pages: &pages, kind: SegmentKind::Prompt, sample: Some(sample) };
+    let started = Instant::now();
+    let outputs = backend.step(&Step { segments: vec![segment] }).unwrap();
+    let seconds = started.elapsed().as_secs_f64();
+    println!("prompt of {tokens:6} tokens {:9.1} ms {:9.0} tokens/s", 1e3 * seconds, tokens as f64 / seconds);
+    assert_eq!(outputs[0].tokens[0].token, chain.next[text[tokens - 1] as usize], "after a prompt of {tokens}");
+}
+
 #[test]
 fn known_text_of_the_synthetic_model() {
     let Some(path) = std::env::var_os("OPENJET_SYNTH") else {
@@ -186,11 +213,14 @@ fn known_text_of_the_synthetic_model() {
     let chain = Chain::read(path);
     let started = Instant::now();
     let model = Arc::new(Model::load(Arc::new(GgufFile::open(path).unwrap())).unwrap());
-    let pages = AGENTS * pages_of(tokens);
+    let pages = (AGENTS * pages_of(tokens)).max(PROMPT.div_ceil(PAGE_TOKENS) + 1);
     let options = BackendOptions { slots: AGENTS, pages, kv: KvType::Q8_0, draft_max: DRAFTS };
     println!("{}", device.describe());
     let mut backend = CudaBackend::new(device, model, options, &mut |_, _| ()).unwrap();
     println!("loaded in {:.1} s", started.elapsed().as_secs_f64());
+    for prompt in [64, 512, 4096, 4096, PROMPT] {
+        read_prompt(&mut backend, &chain, prompt);
+    }
     println!("agents drafts  tokens/s  ms a step  tokens a step and agent  accepted  prompts ms");
     for &agents in &agents {
         for &depth in &depths {

@@ -297,6 +297,15 @@ template <class T> constexpr bool folds_scales = false;
 template <> constexpr bool folds_scales<TileQ4_K> = true;
 template <> constexpr bool folds_scales<TileQ5_K> = true;
 template <> constexpr bool folds_scales<TileQ6_K> = true;
+// Of types whose sub-blocks have integers as scales: what the superblock's scale is multiplied by to be the unit in which these
+// integers, at most 63 or 128, come near the largest half.
+template <class T> constexpr float integer_scales = 0.0f;
+template <> constexpr float integer_scales<TileQ2_K> = 1.0f / 1024;
+template <> constexpr float integer_scales<TileQ3_K> = 1.0f / 1024;
+template <> constexpr float integer_scales<TileQ4_K> = 1.0f / 1024;
+template <> constexpr float integer_scales<TileQ5_K> = 1.0f / 1024;
+template <> constexpr float integer_scales<TileQ6_K> = 1.0f / 256;
+template <> constexpr float integer_scales<TileIQ4_XS> = 1.0f / 1024;
 // Types whose offsets are a product of their own.
 template <class T> constexpr bool offset_apart = T::OFFSET;
 template <> constexpr bool offset_apart<TileQ6_K> = false;
