@@ -309,7 +309,7 @@ __device__ __forceinline__ bool attention_rows(const AttentionArgs& a, uint32_t 
 }
 
 template <int MT>
-__device__ void attention_split(const AttentionArgs& a, AttentionShared& s, uint32_t segment, uint32_t first, uint32_t group,
+__device__ __noinline__ void attention_split(const AttentionArgs& a, AttentionShared& s, uint32_t segment, uint32_t first, uint32_t group,
                                 uint32_t head, uint32_t split, uint32_t query, uint32_t queries) {
     const Segment& entry = a.table.segments()[segment];
     const uint32_t last_page = rows_of(a)[first + (query + queries - 1) / group].position / PAGE_TOKENS;
@@ -321,7 +321,7 @@ __device__ void attention_split(const AttentionArgs& a, AttentionShared& s, uint
         load_query(s, slot, present ? a.queries + ((uint64_t)row * a.heads + head * group + i % group) * HEAD_DIM : nullptr);
         if (lane_id() == 0) s.last[slot] = present ? (int)rows_of(a)[row].position : -1;
     }
-    AttentionResult<MT> result;
+    AttentionResult<MT> result = {};
     attention_pages<MT>(result, s, a.pool, a.table.at(entry.pages_offset), a.layer, head, a.first_position, begin, end);
     const int lane = lane_id(), g = lane >> 2, j = lane & 3;
     const int m = warp_id() % MT, n = warp_id() / MT;
@@ -422,7 +422,7 @@ __device__ __forceinline__ void op_attention_prompt(const AttentionArgs& a, char
             }
             const Segment& entry = a.table.segments()[segment];
             const uint32_t end = rows_of(a)[first + start + rows - 1].position / PAGE_TOKENS + 1;
-            AttentionResult<4> result;
+            AttentionResult<4> result = {};
             attention_pages<4>(result, s, a.pool, a.table.at(entry.pages_offset), a.layer, head / group, a.first_position, 0, end);
             // Through shared memory (queries and tile are free now), so that a warp holds whole rows for rotation and gate.
             float* whole = reinterpret_cast<float*>(s.queries);
