@@ -111,22 +111,28 @@ struct PromptUnit {
 };
 
 // acc += a B for 16 outputs of each warp, 16 columns and 128 rows, which stand at `b`: two cores of 8 columns x 128 rows.
-template <bool Together> __device__ __forceinline__ void multiply_prompt_step(float (&acc)[16][4], const uint32_t* a, const char* b, int lane) {
-#if defined(OPENJET_WGMMA)
-    if (Together) return wgmma128(acc, a, b);
-#endif
+__device__ __forceinline__ void multiply_prompt_step(float (&acc)[16][4], const uint32_t* a, const char* b, int lane) {
+#ifdef OPENJET_WGMMA
+    wgmma128(acc, a, b);
+#else
     const uint32_t* words = reinterpret_cast<const uint32_t*>(b) + (lane >> 2) * 4 + (lane & 3);
 #pragma unroll
     for (int t = 0; t < 16; t++) mma(acc[t], a, words[t * 32], words[t * 32 + PROMPT_GROUP * 4]);
+#endif
 }
 
-// `Together`: four warps multiply together, where the chip can.
-template <class T, bool Together> __device__ __forceinline__ void multiply_prompt_unit(const PromptUnit& unit, char* smem, int smem_bytes) {
+// A function of its own for each type: the compiler then waits for each product (it cannot follow them across a call), which measured
+// no slower, since four groups of warps take turns.
+template <class T> __device__ __noinline__ void multiply_prompt_unit(const PromptUnit& unit, char* smem, int smem_bytes) {
     const PromptUnit u = unit;
     const int lane = opaque(lane_id()), warp = warp_id();
     // Quads that take many registers are not loaded ahead.
     constexpr bool WIDE = sizeof(typename T::Quad) > 32;
-    constexpr int UNROLL = Together ? 4 : 1;
+#ifdef OPENJET_WGMMA
+    constexpr int UNROLL = 4;
+#else
+    constexpr int UNROLL = 1;            // else the compiler loads too much ahead
+#endif
     const int stages = min(PROMPT_STAGES, smem_bytes / PROMPT_TILE_BYTES);
     // Four warps go together; one whose outputs do not exist reads the last tile and stores nothing.
     const bool works = (warp & ~3) < u.tiles;
@@ -206,22 +212,22 @@ template <class T, bool Together> __device__ __forceinline__ void multiply_promp
                     T::fragment(now, upper, 0, a);
                     T::fragment(now, upper, 1, a + 4);
                 }
-                if (Together) wgmma_begin<1>();
-                multiply_prompt_step<Together>(acc, a, b, lane);
-                multiply_prompt_step<Together>(acc, a + 4, b + 2 * PROMPT_GROUP * 16, lane);
-                if (Together) wgmma_end();
+                wgmma_begin<1>();
+                multiply_prompt_step(acc, a, b, lane);
+                multiply_prompt_step(acc, a + 4, b + 2 * PROMPT_GROUP * 16, lane);
+                wgmma_end();
                 if constexpr (planes<T> == 2) {
                     uint32_t rest[8];
                     T::plane(now, 1, upper, 0, rest);
                     T::plane(now, 1, upper, 1, rest + 4);
-                    if (Together) wgmma_begin<1>();
-                    multiply_prompt_step<Together>(acc, rest, b, lane);
-                    multiply_prompt_step<Together>(acc, rest + 4, b + 2 * PROMPT_GROUP * 16, lane);
-                    if (Together) wgmma_end();
+                    wgmma_begin<1>();
+                    multiply_prompt_step(acc, rest, b, lane);
+                    multiply_prompt_step(acc, rest + 4, b + 2 * PROMPT_GROUP * 16, lane);
+                    wgmma_end();
                 }
             }
         }
-        if (Together) wgmma_wait<0>();
+        wgmma_wait<0>();
     }
     copy_wait<0>();
     if (warp < u.tiles) {
@@ -240,10 +246,6 @@ template <class T, bool Together> __device__ __forceinline__ void multiply_promp
         }
     }
     __syncthreads();
-}
-
-template <class T> __device__ __noinline__ void multiply_prompt_rare(const PromptUnit& unit, char* smem, int smem_bytes) {
-    multiply_prompt_unit<T, false>(unit, smem, smem_bytes);
 }
 
 // Arguments as a decode matmul's, with prompt rows as input. Units that share weights run at the same time.
@@ -272,21 +274,20 @@ __device__ __forceinline__ void op_matmul_prompt(const MatmulArgs& args, char* s
             }
             __syncthreads();
             switch (job.type) {
-                // Products under way must not meet a function's border, so what multiplies together stands here inline.
-                case W_F16: multiply_prompt_unit<TileF16, true>(unit, smem, smem_bytes); break;
-                case W_Q4_0: multiply_prompt_unit<TileQ4_0, true>(unit, smem, smem_bytes); break;
-                case W_Q8_0: multiply_prompt_unit<TileQ8_0, true>(unit, smem, smem_bytes); break;
-                case W_Q4_K: multiply_prompt_unit<TileQ4_K, true>(unit, smem, smem_bytes); break;
-                case W_Q5_K: multiply_prompt_unit<TileQ5_K, true>(unit, smem, smem_bytes); break;
-                case W_Q6_K: multiply_prompt_unit<TileQ6_K, true>(unit, smem, smem_bytes); break;
-                case W_IQ4_XS: multiply_prompt_unit<TileIQ4_XS, true>(unit, smem, smem_bytes); break;
-                case W_F32: multiply_prompt_rare<TileF32>(unit, smem, smem_bytes); break;
-                case W_Q4_1: multiply_prompt_rare<TileQ4_1>(unit, smem, smem_bytes); break;
-                case W_Q5_0: multiply_prompt_rare<TileQ5_0>(unit, smem, smem_bytes); break;
-                case W_Q5_1: multiply_prompt_rare<TileQ5_1>(unit, smem, smem_bytes); break;
-                case W_Q2_K: multiply_prompt_rare<TileQ2_K>(unit, smem, smem_bytes); break;
-                case W_Q3_K: multiply_prompt_rare<TileQ3_K>(unit, smem, smem_bytes); break;
-                default: multiply_prompt_rare<TileIQ4_NL>(unit, smem, smem_bytes);
+                case W_F16: multiply_prompt_unit<TileF16>(unit, smem, smem_bytes); break;
+                case W_Q4_0: multiply_prompt_unit<TileQ4_0>(unit, smem, smem_bytes); break;
+                case W_Q8_0: multiply_prompt_unit<TileQ8_0>(unit, smem, smem_bytes); break;
+                case W_Q4_K: multiply_prompt_unit<TileQ4_K>(unit, smem, smem_bytes); break;
+                case W_Q5_K: multiply_prompt_unit<TileQ5_K>(unit, smem, smem_bytes); break;
+                case W_Q6_K: multiply_prompt_unit<TileQ6_K>(unit, smem, smem_bytes); break;
+                case W_IQ4_XS: multiply_prompt_unit<TileIQ4_XS>(unit, smem, smem_bytes); break;
+                case W_F32: multiply_prompt_unit<TileF32>(unit, smem, smem_bytes); break;
+                case W_Q4_1: multiply_prompt_unit<TileQ4_1>(unit, smem, smem_bytes); break;
+                case W_Q5_0: multiply_prompt_unit<TileQ5_0>(unit, smem, smem_bytes); break;
+                case W_Q5_1: multiply_prompt_unit<TileQ5_1>(unit, smem, smem_bytes); break;
+                case W_Q2_K: multiply_prompt_unit<TileQ2_K>(unit, smem, smem_bytes); break;
+                case W_Q3_K: multiply_prompt_unit<TileQ3_K>(unit, smem, smem_bytes); break;
+                default: multiply_prompt_unit<TileIQ4_NL>(unit, smem, smem_bytes);
             }
         }
         before += sets * splits * groups;
