@@ -14,7 +14,6 @@ use openjet_engine::engine::{Engine, EngineConfig};
 use openjet_engine::gguf::GgufFile;
 use openjet_engine::model::Model;
 use openjet_engine::request::{Event, Request, Usage};
-use openjet_engine::sampling::SamplingParams;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let shipped = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/openjet-tiny-Q4_K_M.gguf");
@@ -66,17 +65,8 @@ fn cpu_ms() -> Result<f64, Box<dyn Error>> {
 }
 
 fn generate(engine: &Engine, prompt: Vec<u32>, tokens: u32) -> Result<Usage, Box<dyn Error>> {
-    let mut generation = engine.submit(Request {
-        prompt,
-        params: SamplingParams::default(),
-        max_tokens: Some(tokens),
-        end_tokens: Vec::new(),
-        ignore_end: true,
-        draft: None,
-        session: None,
-        generation_prompt_at: None,
-        constraint: None,
-    })?;
+    let mut generation =
+        engine.submit(Request { prompt, max_tokens: Some(tokens), ignore_end: true, ..Request::default() })?;
     while let Some(event) = generation.events.blocking_recv() {
         match event {
             Event::Finished(finish) => return Ok(finish.usage),

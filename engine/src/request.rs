@@ -8,7 +8,7 @@ use crate::sampling::{SamplingError, SamplingParams};
 use crate::step::Sampled;
 
 /// One text to be continued.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Request {
     /// Token ids, at least one.
     pub prompt: Vec<u32>,
@@ -30,8 +30,8 @@ pub struct Request {
     pub constraint: Option<Constraint>,
 }
 
-/// What the engine tells about a request, in order: `Started`, then `Tokens` any number of times, each after `Drafted` where there were drafts, then `Finished` or
-/// `Failed`.
+/// What the engine tells about a request, in order: `Started`, then `Tokens` any number of times, each after `Drafted` where there
+/// were drafts, then `Finished` or `Failed`.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// A slot took it.

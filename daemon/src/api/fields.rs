@@ -248,6 +248,24 @@ fn in_range<T: PartialOrd + Display>(path: &str, value: T, range: &RangeInclusiv
     Err(ApiError::param(path, message).with_code("invalid_value"))
 }
 
+/// For tests of tables of fields: every field, given `wrong`, is harmless or ends in an error that names it.
+#[cfg(test)]
+pub(super) fn assert_read_or_refused<T: std::fmt::Debug>(
+    fields: &[Field],
+    wrong: &Value,
+    parse: impl Fn(Value) -> Result<T, ApiError>,
+) {
+    for field in fields {
+        match (field.support, parse(serde_json::json!({ field.name: wrong }))) {
+            (Support::Harmless, outcome) => assert!(outcome.is_ok(), "{}", field.name),
+            (_, Ok(parsed)) => panic!("{}: {parsed:?}", field.name),
+            (_, Err(error)) => {
+                assert!(error.param_name().unwrap_or_default().starts_with(field.name), "{}: {error:?}", field.name);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

@@ -9,7 +9,6 @@ use openjet_engine::backend::{BackendOptions, KvType};
 use openjet_engine::engine::{Engine, EngineConfig, Generation};
 use openjet_engine::model::Model;
 use openjet_engine::request::{Event, Finish, Request};
-use openjet_engine::sampling::SamplingParams;
 
 pub fn engine(model: &Arc<Model>, pages: usize, change: impl FnOnce(&mut EngineConfig)) -> Engine {
     let options = BackendOptions { slots: 8, pages, kv: KvType::Q8_0, draft_max: 6 };
@@ -30,17 +29,7 @@ pub fn engine_without_drafts(model: &Arc<Model>, pages: usize, change: impl FnOn
 }
 
 pub fn request(prompt: &[u32], max_tokens: u32) -> Request {
-    Request {
-        prompt: prompt.to_vec(),
-        params: SamplingParams::default(),
-        max_tokens: Some(max_tokens),
-        end_tokens: Vec::new(),
-        ignore_end: true,
-        draft: None,
-        session: None,
-        generation_prompt_at: None,
-        constraint: None,
-    }
+    Request { prompt: prompt.to_vec(), max_tokens: Some(max_tokens), ignore_end: true, ..Request::default() }
 }
 
 pub fn finish(mut generation: Generation) -> (Vec<u32>, Finish) {

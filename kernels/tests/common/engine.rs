@@ -24,17 +24,7 @@ pub fn start(model: &Arc<Model>, backend: Box<dyn Backend>, agents: usize) -> (E
 }
 
 pub fn request(prompt: Vec<u32>, params: SamplingParams, tokens: u32) -> Request {
-    Request {
-        prompt,
-        params,
-        max_tokens: Some(tokens),
-        end_tokens: Vec::new(),
-        ignore_end: true,
-        draft: None,
-        session: None,
-        generation_prompt_at: None,
-        constraint: None,
-    }
+    Request { prompt, params, max_tokens: Some(tokens), ignore_end: true, ..Request::default() }
 }
 
 /// Waits for a request's end: its tokens, or why it failed.

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::messages;
 use crate::api::conversation::tools::Choice;
 use crate::api::conversation::{Conversation, format};
-use crate::api::fields::{Field, Fields, done, harmless, refused, wrong_type};
+use crate::api::fields::{Field, Fields, done, harmless, refused};
 use crate::api::sampling::{self, SamplingDefaults, TOP_LOGPROBS};
 use crate::http::error::ApiError;
 
@@ -90,32 +90,12 @@ fn logprobs(fields: &mut Fields) -> Result<Option<u8>, ApiError> {
 }
 
 fn tool_choice(fields: &mut Fields) -> Result<Choice, ApiError> {
-    match fields.take("tool_choice") {
-        None => Ok(Choice::Auto),
-        Some(Value::String(choice)) => match choice.as_str() {
-            "none" => Ok(Choice::Never),
-            "auto" => Ok(Choice::Auto),
-            "required" => Ok(Choice::Any),
-            other => {
-                let message = format!("`tool_choice` can't be `{other}`; it is none, auto, required or a function");
-                Err(ApiError::param("tool_choice", message).with_code("invalid_value"))
-            }
-        },
-        Some(choice @ Value::Object(_)) => {
-            let mut choice = Fields::new("tool_choice", choice)?;
-            let kind = choice.required_string("type")?;
-            if kind != "function" {
-                let message = format!("`tool_choice.type` can't be `{kind}`; it is function");
-                return Err(ApiError::param("tool_choice.type", message).with_code("unsupported_parameter"));
-            }
-            let mut function = choice.object("function")?.ok_or_else(|| choice.missing("function"))?;
-            let name = function.required_string("name")?;
-            function.finish(&[])?;
-            choice.finish(&[])?;
-            Ok(Choice::Named(name))
-        }
-        Some(other) => Err(wrong_type("tool_choice", "a string or an object", &other)),
-    }
+    Choice::read(fields, "a function", &["function"], |choice| {
+        let mut function = choice.object("function")?.ok_or_else(|| choice.missing("function"))?;
+        let name = function.required_string("name")?;
+        function.finish(&[])?;
+        Ok(name)
+    })
 }
 
 fn max_tokens(fields: &mut Fields) -> Result<Option<u32>, ApiError> {

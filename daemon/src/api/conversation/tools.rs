@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde_json::{Map, Value, json};
 
 use super::hold::{Force, Form};
-use crate::api::fields::{Fields, kind};
+use crate::api::fields::{Fields, kind, wrong_type};
 use crate::http::error::ApiError;
 
 /// The tools of a request, in the client's order.
@@ -27,6 +27,45 @@ pub enum Choice {
     Any,
     /// The tool of this name.
     Named(String),
+}
+
+impl Choice {
+    /// Reads `tool_choice` as `OpenAI`'s APIs have it: none, auto, required, or an object of one of the types `kinds` that
+    /// `name` finds the tool's name in. `what` says in errors what such an object stands for.
+    ///
+    /// # Errors
+    /// 400 for a choice that is none.
+    pub fn read(
+        fields: &mut Fields,
+        what: &str,
+        kinds: &[&str],
+        name: impl FnOnce(&mut Fields) -> Result<String, ApiError>,
+    ) -> Result<Self, ApiError> {
+        match fields.take("tool_choice") {
+            None => Ok(Self::Auto),
+            Some(Value::String(choice)) => match choice.as_str() {
+                "none" => Ok(Self::Never),
+                "auto" => Ok(Self::Auto),
+                "required" => Ok(Self::Any),
+                other => {
+                    let message = format!("`tool_choice` can't be `{other}`; it is none, auto, required or {what}");
+                    Err(ApiError::param("tool_choice", message).with_code("invalid_value"))
+                }
+            },
+            Some(choice @ Value::Object(_)) => {
+                let mut choice = Fields::new("tool_choice", choice)?;
+                let kind = choice.required_string("type")?;
+                if !kinds.contains(&kind.as_str()) {
+                    let message = format!("`tool_choice.type` can't be `{kind}`; it is {}", kinds.join(" or "));
+                    return Err(ApiError::param("tool_choice.type", message).with_code("unsupported_parameter"));
+                }
+                let name = name(&mut choice)?;
+                choice.finish(&[])?;
+                Ok(Self::Named(name))
+            }
+            Some(other) => Err(wrong_type("tool_choice", "a string or an object", &other)),
+        }
+    }
 }
 
 /// What declares a function.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::custom::INPUT;
 use crate::api::conversation::tools::{Choice, Function, Tools};
-use crate::api::fields::{Field, Fields, done, harmless, wrong_type};
+use crate::api::fields::{Field, Fields, done, harmless};
 use crate::http::error::ApiError;
 
 pub(in crate::api) const FUNCTION: &[Field] = &[
@@ -76,30 +76,7 @@ fn custom_function(fields: &mut Fields) -> Result<Function, ApiError> {
 /// # Errors
 /// 400 for a choice that is none.
 pub(super) fn choice(fields: &mut Fields) -> Result<Choice, ApiError> {
-    match fields.take("tool_choice") {
-        None => Ok(Choice::Auto),
-        Some(Value::String(choice)) => match choice.as_str() {
-            "none" => Ok(Choice::Never),
-            "auto" => Ok(Choice::Auto),
-            "required" => Ok(Choice::Any),
-            other => {
-                let message = format!("`tool_choice` can't be `{other}`; it is none, auto, required or a tool");
-                Err(ApiError::param("tool_choice", message).with_code("invalid_value"))
-            }
-        },
-        Some(choice @ Value::Object(_)) => {
-            let mut choice = Fields::new("tool_choice", choice)?;
-            let kind = choice.required_string("type")?;
-            if kind != "function" && kind != "custom" {
-                let message = format!("`tool_choice.type` can't be `{kind}`; it is function or custom");
-                return Err(ApiError::param("tool_choice.type", message).with_code("unsupported_parameter"));
-            }
-            let name = choice.required_string("name")?;
-            choice.finish(&[])?;
-            Ok(Choice::Named(name))
-        }
-        Some(other) => Err(wrong_type("tool_choice", "a string or an object", &other)),
-    }
+    Choice::read(fields, "a tool", &["function", "custom"], |choice| choice.required_string("name"))
 }
 
 #[cfg(test)]
