@@ -129,9 +129,9 @@ template <class T> __device__ __noinline__ void multiply_prompt_unit(const Promp
     // Quads that take many registers are not loaded ahead.
     constexpr bool WIDE = sizeof(typename T::Quad) > 32;
 #ifdef OPENJET_WGMMA
-    constexpr int UNROLL = 4;
+    [[maybe_unused]] constexpr int UNROLL = 4;
 #else
-    constexpr int UNROLL = 1;            // else the compiler loads too much ahead
+    [[maybe_unused]] constexpr int UNROLL = 1;            // else the compiler loads too much ahead
 #endif
     const int stages = min(PROMPT_STAGES, smem_bytes / PROMPT_TILE_BYTES);
     // Four warps go together; one whose outputs do not exist reads the last tile and stores nothing.
