@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::memory::Shape;
 use crate::upload::STAGING;
-use crate::weights::{Extents, extents};
+use crate::weights::{Extents, check_sizes, extents};
 
 /// What a CUDA context with the kernels takes on current drivers, roughly: for a plan without the GPU at hand.
 pub const CONTEXT_ESTIMATE: usize = 512 << 20;
@@ -106,6 +106,7 @@ pub struct MemoryPlan {
 /// # Errors
 /// When the kernels can't run the model with these options; says why.
 pub fn plan(model: &Model, options: &PlanOptions, available: Option<usize>) -> Result<MemoryPlan, String> {
+    check_sizes(model, shape_drafts(options, model))?;
     let fits = |plan: &MemoryPlan| available.is_none_or(|bytes| plan.total <= bytes);
     let here = |on_host| -> Result<MemoryPlan, String> {
         let shape = Shape::new(&model.config, &options.backend)?;

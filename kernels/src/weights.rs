@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use openjet_engine::model::{Attention, Block, DeltaNet, Matrix, Mixer, Model};
+use openjet_engine::quant::TensorType;
 
 use crate::device::{ALIGNMENT, Buffer, Device, DeviceError, Pinned};
 use crate::program::DeviceMatrix;
@@ -85,6 +86,28 @@ pub(crate) fn extents(model: &Model, with_draft_head: bool, host_embedding: bool
     let mut layout = Layout::new(Extents::default(), host_embedding);
     layout.model(model, with_draft_head);
     layout.extents()
+}
+
+/// Bytes of a matrix that a matmul's offsets, of 32 bits, reach.
+const LARGEST_MATRIX: usize = u32::MAX as usize;
+
+/// # Errors
+/// Names a matrix that is too large for the kernels.
+pub(crate) fn check_sizes(model: &Model, with_draft_head: bool) -> Result<(), String> {
+    let mut layout = Layout::new(Extents::default(), false);
+    layout.model(model, with_draft_head);
+    layout.on_device.iter().try_for_each(|(matrix, _)| check_size(&matrix.name, matrix.ty, matrix.rows, matrix.cols))
+}
+
+fn check_size(name: &str, ty: TensorType, rows: usize, columns: usize) -> Result<(), String> {
+    let bytes = repacked_bytes(ty, rows, columns);
+    if bytes > LARGEST_MATRIX {
+        return Err(format!(
+            "the CUDA backend can't run this: {name} ({ty}, {rows} x {columns}) takes {bytes} bytes on the GPU, and a matrix can \
+             take {LARGEST_MATRIX}; quantize it, to F16 or smaller"
+        ));
+    }
+    Ok(())
 }
 
 /// Gives every matrix and vector its place, starting from addresses that may be zero where only sizes are asked for.
@@ -250,5 +273,17 @@ impl Weights {
         );
         upload(device, jobs, progress)?;
         Ok(Self { _device: std::mem::take(&mut on_device), _host: host, ..weights })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_matrix_past_32_bits_of_offsets_is_refused_by_name() {
+        assert_eq!(check_size("output.weight", TensorType::F16, 248_320, 5120), Ok(()));
+        let error = check_size("output.weight", TensorType::F32, 248_320, 5120).unwrap_err();
+        assert!(error.contains("output.weight (F32, 248320 x 5120) takes 5105459200 bytes"), "{error}");
     }
 }

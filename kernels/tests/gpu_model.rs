@@ -158,7 +158,9 @@ fn golden_logits_and_texts() {
             let expected: Vec<f64> = all[all.len() - got.len()..].iter().map(|&v| f64::from(v)).collect();
             let error = relative_error(&got, &expected);
             println!("{name} {name_of_prompt} ({} tokens): logits off by {error:.1e}", tokens.len());
-            assert!(error < 4e-3, "{name} {name_of_prompt}: {error:.1e}");
+            // The rows of prompts round a minimum to a half, which shows where weights are random and minima large: in the toys.
+            let allowed = if name.starts_with("toy") && tokens.len() >= 64 { 3e-3 } else { 2e-3 };
+            assert!(error < allowed, "{name} {name_of_prompt}: {error:.1e}");
         }
     }
 }
