@@ -254,8 +254,8 @@ fn bits_do_not_depend_on_drafts_company_or_chunks() {
     let (json, _) = golden("openjet-tiny-Q4_K_M");
     let long =
         json["prompts"].as_array().unwrap().iter().map(|p| tokens_of(&p["tokens"])).find(|t| t.len() > 100).unwrap();
-    // The device code on the CPU is slow.
-    let (length, n) = if on_gpu() { (150, 100) } else { (70, 3) };
+    // The device code on the CPU is slow. Two whole pages, so that passes of other sizes are compared, and a tail.
+    let (length, n) = if on_gpu() { (150, 100) } else { (140, 3) };
     let long = &long[..length];
     let mut backend = cuda(&model, KvType::Q8_0, 4);
     let plain = talk(&mut backend, long, 0, n);
@@ -273,7 +273,7 @@ fn bits_do_not_depend_on_drafts_company_or_chunks() {
         step(&mut backend, &mut [&mut other, &mut alone, &mut third]);
     }
     assert_eq!(plain.output()[..n], alone.output()[..n], "in company");
-    assert_eq!(plain_state, backend.save_state(0).unwrap(), "state in company");
+    assert!(plain_state == backend.save_state(0).unwrap(), "state in company");
 }
 
 /// A saved state and saved pages go on as the conversation would have, in another slot.
