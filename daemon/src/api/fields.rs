@@ -250,6 +250,7 @@ fn in_range<T: PartialOrd + Display>(path: &str, value: T, range: &RangeInclusiv
 
 /// For tests of tables of fields: every field, given `wrong`, is harmless or ends in an error that names it.
 #[cfg(test)]
+#[allow(clippy::panic)]
 pub(super) fn assert_read_or_refused<T: std::fmt::Debug>(
     fields: &[Field],
     wrong: &Value,
