@@ -2,12 +2,28 @@
 
 use std::path::{Path, PathBuf};
 
+/// Names the folder that stands for the repository where programs were carried to another machine.
+pub(crate) const FILES: &str = "OPENJET_FIXTURES";
+
 /// The repository's root.
 pub(crate) fn root() -> PathBuf {
+    if let Some(folder) = crate::pack::folder() {
+        return packed_root(&folder);
+    }
     // Cargo sets it for `cargo run`; the compiled-in path serves a binary that is started by hand.
     let manifest = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     let manifest = PathBuf::from(manifest);
     manifest.parent().map_or(manifest.clone(), Path::to_path_buf)
+}
+
+/// The checkout that a pack is used in: the one that is named, or that holds the working folder or the pack.
+fn packed_root(pack: &Path) -> PathBuf {
+    if let Some(named) = std::env::var_os(FILES) {
+        return named.into();
+    }
+    let here = std::env::current_dir().unwrap_or_default();
+    let checkout = here.ancestors().chain(pack.ancestors()).find(|folder| folder.join("assets").is_dir());
+    checkout.map_or_else(|| here.clone(), Path::to_path_buf)
 }
 
 /// The folder for tools that are fetched for this checkout alone.

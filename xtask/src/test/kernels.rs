@@ -1,7 +1,7 @@
-//! The device code: compiled for every architecture, and run where there is a GPU.
+//! The device code, compiled for every architecture.
 
 use super::counts::Counts;
-use super::{Log, Report, rust};
+use super::{Log, Report};
 use crate::{env, setup, sh};
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeMap;
@@ -27,25 +27,6 @@ pub(super) fn compile(log: &Log) -> Result<Report> {
 
 fn show(out: &Path) -> String {
     out.join("kernels.txt").strip_prefix(env::root()).unwrap_or(out).display().to_string()
-}
-
-/// The tests of the CUDA backend on this machine's GPU.
-pub(super) fn gpu(log: &Log) -> Result<Report> {
-    if !env::has_gpu() {
-        return Ok(Report::Skipped("no NVIDIA GPU here".into()));
-    }
-    setup::nvcc::install()?;
-    let mut test = sh::cargo();
-    test.args(["test", "--release", "--locked", "--no-fail-fast", "--package", "openjet-kernels", "--tests"]);
-    if std::env::var_os("OPENJET_SYNTH").is_none() {
-        // A model with a known text; the large one takes minutes to write and is for whoever measures speed.
-        let model = log.path.with_file_name("synth.gguf");
-        let mut write = sh::cargo();
-        write.args(["run", "--release", "--locked", "--package", "openjetctl", "--", "synth", "--tiny"]).arg(&model);
-        log.run(&mut write)?;
-        test.env("OPENJET_SYNTH", model).env("OPENJET_SYNTH_TOKENS", "400");
-    }
-    rust::counted(log, &mut test)
 }
 
 /// Where cargo's messages say that the build script of openjet-kernels wrote to.

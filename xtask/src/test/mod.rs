@@ -1,13 +1,14 @@
 //! `cargo xtask test`: every test that this machine can run, part by part.
 
 mod counts;
+mod gpu;
 mod kernels;
 mod lints;
 mod page;
 mod python;
 mod rust;
 
-use crate::{env, sh};
+use crate::{env, pack, sh};
 use anyhow::{Context, Result, bail};
 use counts::Counts;
 use std::fs::File;
@@ -22,9 +23,8 @@ pub(crate) struct Args {
     /// Run these parts alone.
     #[arg(long, value_delimiter = ',', value_name = "PART")]
     only: Vec<String>,
-    /// Run the tests of the GPU alone; that there is none is then a failure.
-    #[arg(long, conflicts_with = "only")]
-    gpu: bool,
+    #[command(flatten)]
+    gpu: gpu::GpuArgs,
     /// Name the parts and stop.
     #[arg(long)]
     list: bool,
@@ -48,7 +48,7 @@ const PARTS: &[Part] = &[
     Part { name: "doctest", what: "the examples in the documentation", run: rust::doctests },
     Part { name: "doc", what: "the documentation builds without a warning", run: lints::doc },
     Part { name: "fuzz", what: "the fuzz targets compile", run: rust::fuzz },
-    Part { name: GPU, what: "the CUDA backend on this machine's GPU", run: kernels::gpu },
+    Part { name: GPU, what: "the CUDA backend on this machine's GPU", run: gpu::run },
     Part { name: "clients", what: "real clients against the real daemon", run: python::clients },
     Part { name: "systemd", what: "the service under a real systemd", run: python::systemd },
     Part { name: "browser", what: "the page in a real browser", run: python::browser },
@@ -125,10 +125,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let start = Instant::now();
     let mut sum = Counts::default();
-    let only = if args.gpu { vec![GPU.to_owned()] } else { args.only.clone() };
-    for part in PARTS.iter().filter(|part| only.is_empty() || only.iter().any(|name| name == part.name)) {
-        let may_skip = if part.name == GPU { !args.gpu } else { !env::in_ci() };
-        sum += one(part, may_skip)?;
+    if args.gpu.gpu.is_some() {
+        sum += gpu::alone(&args.gpu)?;
+    } else if pack::folder().is_some() {
+        bail!("a pack holds the tests of the GPU alone: add --gpu");
+    } else {
+        for part in PARTS.iter().filter(|part| args.only.is_empty() || args.only.iter().any(|name| name == part.name)) {
+            sum += one(part, part.name == GPU || !env::in_ci())?;
+        }
     }
     println!("All parts together, in {}:", duration(start));
     println!("{} passed, {} failed, {} skipped", sum.passed, sum.failed, sum.skipped);

@@ -1,0 +1,3 @@
+//! The bench of the kernels.
+
+fn main() {}
