@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use openjet_proto::control::AgentCount;
+use openjet_proto::control::{AgentCount, Kicked};
 use openjet_proto::{AgentState, AgentStatus};
 
 use crate::client::Client;
@@ -27,6 +27,20 @@ pub(crate) fn set(client: &Client, count: u32, json: bool, out: &mut Vec<u8>) ->
         writeln!(out)?;
     } else {
         writeln!(out, "{} agents", now.count)?;
+    }
+    Ok(())
+}
+
+/// Ends what an agent is doing.
+pub(crate) fn kick(client: &Client, agent: u32, json: bool, out: &mut Vec<u8>) -> Result<(), Failure> {
+    let kicked: Kicked = client.post(&format!("/v1/agents/{agent}/kick"), &())?;
+    if json {
+        return text::json(&kicked, out);
+    }
+    if kicked.ended {
+        writeln!(out, "the request of agent {agent} was ended; its client was told")?;
+    } else {
+        writeln!(out, "agent {agent} serves no request")?;
     }
     Ok(())
 }

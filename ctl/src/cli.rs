@@ -47,6 +47,56 @@ pub(crate) enum Verb {
         #[command(subcommand)]
         verb: Option<Agents>,
     },
+    /// Show the models that can be loaded
+    Models,
+    /// Load a model while the daemon runs
+    ///
+    /// It is planned first, and refused if it can't fit. If it fits beside the one that serves, it takes over once it is ready,
+    /// and running requests end with the old one. Else the old one goes first, and its requests have the time of the setting
+    /// drain_s. If it can't be loaded, the old one serves again.
+    Load {
+        /// A name that `models` lists, or a file; without it, the model that was loaded last
+        #[arg(value_name = "MODEL")]
+        model: Option<String>,
+        /// Conversations that are worked on at once [default: the setting agents]
+        #[arg(long, value_name = "N")]
+        agents: Option<usize>,
+        /// Tokens of the pool that the agents share [default: the setting ctx]
+        #[arg(long, value_name = "T")]
+        ctx: Option<usize>,
+        /// Give the old model's memory up first, though both would fit
+        #[arg(long)]
+        replace: bool,
+    },
+    /// Unload the model and give its memory back; the daemon goes on without one
+    Unload,
+    /// Refuse new requests and wait until the running ones have ended; the daemon goes on
+    Drain {
+        /// Take requests again
+        #[arg(long)]
+        off: bool,
+        /// Don't wait
+        #[arg(long)]
+        no_wait: bool,
+    },
+    /// Print what happens, as it happens
+    Events {
+        /// Stop after so many
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+        count: Option<u64>,
+    },
+    /// Print the numbers that Prometheus reads
+    Metrics {
+        /// Only those whose name contains this
+        #[arg(value_name = "PART")]
+        part: Option<String>,
+    },
+    /// Show or change what the daemon logs
+    Log {
+        /// What about it
+        #[command(subcommand)]
+        verb: Log,
+    },
     /// Forget a conversation that rests, or all, in memory and on disk; without a name, list those on disk
     Forget {
         /// A conversation's name, or a session's
@@ -192,6 +242,23 @@ pub(crate) enum Agents {
         /// At least 1
         #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
         count: u32,
+    },
+    /// End what an agent is doing; its client is told, its conversation stays
+    Kick {
+        /// The agent's number
+        #[arg(value_name = "ID")]
+        id: u32,
+    },
+}
+
+/// What can be done to the log.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Log {
+    /// Show the level, or set it until the daemon is restarted or reloaded
+    Level {
+        /// error, warn, info, debug, trace, or filters such as info,openjetd::http=debug
+        #[arg(value_name = "LEVEL")]
+        filter: Option<String>,
     },
 }
 

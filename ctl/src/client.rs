@@ -26,12 +26,53 @@ const MOST_BYTES: usize = 16 << 20;
 /// The daemon's end of the socket.
 pub(crate) struct Client {
     socket: PathBuf,
+    patience: Duration,
 }
 
 impl Client {
     /// For `socket`, or the place where the daemon listens without a setting.
     pub(crate) fn new(socket: Option<PathBuf>) -> Self {
-        Self { socket: socket.unwrap_or_else(|| default_control_socket(rustix::process::geteuid().as_raw())) }
+        let socket = socket.unwrap_or_else(|| default_control_socket(rustix::process::geteuid().as_raw()));
+        Self { socket, patience: PATIENCE }
+    }
+
+    /// The same, but it waits longer for an answer.
+    pub(crate) fn patient(&self, patience: Duration) -> Self {
+        Self { socket: self.socket.clone(), patience }
+    }
+
+    /// `GET path`, whose answer is a stream of events: `take` is given the data of each, until it says `false`.
+    pub(crate) fn events(
+        &self,
+        path: &str,
+        mut take: impl FnMut(&str) -> Result<bool, Failure>,
+    ) -> Result<(), Failure> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let stream = UnixStream::connect(&self.socket).await.map_err(|error| self.unreachable(&error))?;
+            let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+            let _connection = tokio::spawn(connection);
+            let response = sender.send_request(request(Method::GET, path, Bytes::new())?).await?;
+            let (status, mut body) = (response.status(), response.into_body());
+            if !status.is_success() {
+                let body = Limited::new(body, MOST_BYTES).collect().await.map_err(|error| anyhow!(error))?;
+                return Err(refusal(status, &body.to_bytes()));
+            }
+            let mut rest = Vec::new();
+            while let Some(frame) = body.frame().await {
+                rest.extend_from_slice(frame?.data_ref().map_or(&[][..], |data| data));
+                while let Some(end) = rest.iter().position(|&byte| byte == b'\n') {
+                    let line: Vec<u8> = rest.drain(..=end).collect();
+                    let line = String::from_utf8_lossy(&line);
+                    if let Some(data) = line.trim_end().strip_prefix("data: ")
+                        && !take(data)?
+                    {
+                        return Ok(());
+                    }
+                }
+            }
+            Ok(())
+        })
     }
 
     /// `GET path`.
@@ -51,29 +92,20 @@ impl Client {
 
     fn request<T: DeserializeOwned>(&self, method: Method, path: &str, body: Bytes) -> Result<T, Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header("host", "openjet")
-            .header("content-type", "application/json")
-            .body(Full::new(body))?;
+        let request = request(method, path, body)?;
         let exchange = async {
             let stream = UnixStream::connect(&self.socket).await.map_err(|error| self.unreachable(&error))?;
             let answer = exchange(stream, request).await;
             answer.with_context(|| format!("the daemon at {} broke off", self.socket.display())).map_err(Failure::from)
         };
         let (status, body) = runtime.block_on(async {
-            tokio::time::timeout(PATIENCE, exchange).await.unwrap_or_else(|_| {
-                let (socket, patience) = (self.socket.display(), PATIENCE.as_secs());
+            tokio::time::timeout(self.patience, exchange).await.unwrap_or_else(|_| {
+                let (socket, patience) = (self.socket.display(), self.patience.as_secs());
                 Err(Failure::Unreachable(anyhow!("the daemon at {socket} did not answer within {patience} s")))
             })
         })?;
         if !status.is_success() {
-            let refusal = match serde_json::from_slice::<ErrorReply>(&body) {
-                Ok(ErrorReply { error }) => anyhow!("{}; {}", error.message, error.hint),
-                Err(_) => anyhow!("the daemon answered {status} without saying why"),
-            };
-            return Err(Failure::Failed(refusal));
+            return Err(refusal(status, &body));
         }
         serde_json::from_slice(&body)
             .context("the daemon's answer can't be read; use an openjetctl of the daemon's version")
@@ -93,6 +125,20 @@ impl Client {
             _ => anyhow!("can't connect to {socket}: {error}"),
         })
     }
+}
+
+fn request(method: Method, path: &str, body: Bytes) -> anyhow::Result<Request<Full<Bytes>>> {
+    let request = Request::builder().method(method).uri(path);
+    let request = request.header("host", "openjet").header("content-type", "application/json");
+    Ok(request.body(Full::new(body))?)
+}
+
+/// What the daemon says against it.
+fn refusal(status: hyper::StatusCode, body: &[u8]) -> Failure {
+    Failure::Failed(match serde_json::from_slice::<ErrorReply>(body) {
+        Ok(ErrorReply { error }) => anyhow!("{}; {}", error.message.trim_end(), error.hint),
+        Err(_) => anyhow!("the daemon answered {status} without saying why"),
+    })
 }
 
 /// One request and its whole answer.

@@ -4,9 +4,13 @@ mod agents;
 mod cards;
 mod cli;
 mod client;
+mod events;
 mod failure;
 mod forget;
 mod inspect;
+mod log;
+mod metrics;
+mod models;
 mod plan;
 mod status;
 mod synth;
@@ -17,9 +21,10 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use cli::{Agents, Cli, Verb};
+use cli::{Agents, Cli, Log, Verb};
 use client::Client;
 use failure::Failure;
+use openjet_proto::control::LoadModel;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -45,6 +50,17 @@ fn run(cli: &Cli, out: &mut Vec<u8>) -> Result<(), Failure> {
         Verb::Status => status::run(&client(), cli.json, out),
         Verb::Agents { verb: None } => agents::list(&client(), cli.json, out),
         Verb::Agents { verb: Some(Agents::Set { count }) } => agents::set(&client(), *count, cli.json, out),
+        Verb::Agents { verb: Some(Agents::Kick { id }) } => agents::kick(&client(), *id, cli.json, out),
+        Verb::Models => models::list(&client(), cli.json, out),
+        Verb::Load { model, agents, ctx, replace } => {
+            let asked = LoadModel { model: model.clone(), agents: *agents, ctx: *ctx, replace: *replace };
+            models::load(&client(), asked, cli.json, out)
+        }
+        Verb::Unload => models::unload(&client(), cli.json, out),
+        Verb::Drain { off, no_wait } => models::drain(&client(), !off, !no_wait, cli.json, out),
+        Verb::Events { count } => events::follow(&client(), *count, cli.json),
+        Verb::Metrics { part } => metrics::run(&client(), part.as_deref(), cli.json, out),
+        Verb::Log { verb: Log::Level { filter } } => log::level(&client(), filter.as_deref(), cli.json, out),
         Verb::Forget { id, all } => forget::run(&client(), id.as_deref(), *all, cli.json, out),
         Verb::Inspect { file, tensors } => inspect::run(file, *tensors, cli.json, out),
         Verb::Plan(args) => plan::run(args, cli.json, out),

@@ -25,6 +25,8 @@ fn describe(status: &DaemonStatus) -> String {
         Health::Loading { detail } => format!("loading: {detail}"),
         Health::Ready => "ready".into(),
         Health::Draining => "stopping when the running requests are done".into(),
+        Health::Unloaded { on_demand: true } => "idle: the next request loads the model".into(),
+        Health::Unloaded { on_demand: false } => "no model is loaded; `openjetctl load` loads one".into(),
         Health::Failed { reason } => format!("failed: {reason}"),
     };
     let mut lines = vec![
@@ -41,6 +43,7 @@ fn describe(status: &DaemonStatus) -> String {
         let file = model.file.as_deref().unwrap_or("shipped with openjetd");
         lines.push(format!("model     {} ({file}, {})", model.name, text::bytes(model.bytes)));
     }
+    lines.extend(status.change.iter().map(|change| format!("change    {change}")));
     let mut description = lines.join("\n") + "\n";
     if let Some(engine) = &status.engine {
         description += &describe_engine(engine);

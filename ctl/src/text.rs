@@ -1,6 +1,9 @@
 //! Numbers and tables for people.
 
 use std::fmt::Display;
+use std::io::Write;
+
+use crate::failure::Failure;
 
 /// Bytes in the largest binary unit that leaves a whole part: `15.6 GiB`.
 pub(crate) fn bytes(n: u64) -> String {
@@ -58,6 +61,13 @@ pub(crate) fn table<R: AsRef<[String]>>(heading: &[&str], rows: &[R]) -> String 
     };
     let body = rows.iter().map(|row| line(&mut row.as_ref().iter().map(String::as_str)));
     std::iter::once(line(&mut heading.iter().copied())).chain(body).collect()
+}
+
+/// `value` as JSON for programs, on lines of its own.
+pub(crate) fn json(value: &impl serde::Serialize, out: &mut Vec<u8>) -> Result<(), Failure> {
+    serde_json::to_writer_pretty(&mut *out, value)?;
+    writeln!(out)?;
+    Ok(())
 }
 
 /// `text`, or a dash for nothing.

@@ -124,7 +124,10 @@ fn completions_and_manual_pages_know_every_verb() {
     assert_eq!(code(&openjetctl(&["man", dir.path().to_str().unwrap()])), 0);
     for shell in ["bash", "zsh", "fish"] {
         let script = stdout(&openjetctl(&["completions", shell]));
-        for verb in ["status", "agents", "forget", "inspect", "plan", "completions", "man"] {
+        for verb in [
+            "status", "agents", "models", "load", "unload", "drain", "events", "metrics", "log", "forget", "plan",
+            "man",
+        ] {
             assert!(script.contains(verb), "{shell} lacks {verb}");
             assert!(dir.path().join(format!("openjetctl-{verb}.1")).is_file(), "no manual page for {verb}");
         }

@@ -6,62 +6,48 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use openjet_proto::Health;
 use openjet_proto::control::DaemonStatus;
+use sd_notify::NotifyState;
 use tokio::sync::watch;
 
 use crate::api::responses::store::ResponseStore;
+use crate::change::Change;
 use crate::config::Config;
+use crate::counter::{Counted, Counter};
+use crate::events::Events;
 use crate::http::body::BodyLimits;
 use crate::http::error::ApiError;
 use crate::http::keys::Keys;
 use crate::metrics::Metrics;
 use crate::page::feed::Feed;
-use crate::serving::Serving;
-
-/// Seconds after which a refused client may come back while the model is being loaded.
-const LOADING_RETRY_S: u64 = 2;
+use crate::phase::Phase;
+use crate::serving::{Cut, Serving};
+use crate::systemd;
 
 /// The daemon's shared state.
 #[derive(Debug)]
 pub struct App {
-    /// The settings.
-    pub config: Config,
     /// What open pages are told.
     pub feed: Feed,
-    /// Who may ask.
-    pub keys: Keys,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+    /// What happens, for whoever listens.
+    pub events: Events,
     /// Answers that later requests may go on from.
     pub responses: ResponseStore,
+    /// Requests in the daemon.
+    pub requests: Counter,
+    /// Loads and unloads models, one change at a time.
+    pub change: Change,
+    config: ArcSwap<Config>,
+    keys: ArcSwap<Keys>,
     phase: ArcSwap<Phase>,
-    requests: watch::Sender<usize>,
-    cut: watch::Sender<bool>,
+    cut: watch::Sender<Cut>,
     started: Instant,
     listen: String,
 }
 
-/// Where the daemon stands.
-#[derive(Clone, Debug)]
-pub enum Phase {
-    /// The model is being loaded; what is being done.
-    Loading(String),
-    /// Requests are served.
-    Ready(Arc<Serving>),
-    /// Running requests end, new ones are refused.
-    Draining(Arc<Serving>),
-    /// It can't serve; why.
-    Failed(String),
-}
-
-/// Counts a request for as long as it is kept.
-#[derive(Debug)]
-pub struct RequestGuard(watch::Sender<usize>);
-
-impl Drop for RequestGuard {
-    fn drop(&mut self) {
-        self.0.send_modify(|n| *n -= 1);
-    }
-}
+/// Keeps a request counted for as long as it lives.
+pub type RequestGuard = [Counted; 2];
 
 impl App {
     /// A daemon that is loading; `listen` is the address of its HTTP API.
@@ -70,21 +56,42 @@ impl App {
     /// When the metrics can't be made.
     pub fn new(config: Config, listen: String, keys: Keys) -> anyhow::Result<Self> {
         Ok(Self {
-            keys,
+            change: Change::new(&config),
+            keys: ArcSwap::from_pointee(keys),
             metrics: Arc::new(Metrics::new()?),
-            config,
+            config: ArcSwap::from_pointee(config),
+            events: Events::default(),
             feed: Feed::new(),
             responses: ResponseStore::default(),
+            requests: Counter::default(),
             phase: ArcSwap::from_pointee(Phase::Loading("starting".to_owned())),
-            requests: watch::Sender::new(0),
-            cut: watch::Sender::new(false),
+            cut: watch::Sender::new(None),
             started: Instant::now(),
             listen,
         })
     }
 
+    /// The settings.
+    #[must_use]
+    pub fn config(&self) -> Arc<Config> {
+        self.config.load_full()
+    }
+
+    /// Who may ask.
+    #[must_use]
+    pub fn keys(&self) -> Arc<Keys> {
+        self.keys.load_full()
+    }
+
+    /// Takes other settings and keys for all requests from now on.
+    pub fn set_config(&self, config: Config, keys: Keys) {
+        self.keys.store(Arc::new(keys));
+        self.config.store(Arc::new(config));
+    }
+
     /// Goes on to another phase.
     pub fn set_phase(&self, phase: Phase) {
+        systemd::notify(&[NotifyState::Status(&phase.words())]);
         self.phase.store(Arc::new(phase));
     }
 
@@ -99,80 +106,54 @@ impl App {
     /// # Errors
     /// 503 with the state when there is none, or when no new requests are taken.
     pub fn serving(&self) -> Result<Arc<Serving>, ApiError> {
-        match &**self.phase.load() {
-            Phase::Ready(serving) => Ok(serving.clone()),
-            Phase::Loading(detail) => {
-                Err(ApiError::unavailable(format!("the model is being loaded ({detail})"), LOADING_RETRY_S)
-                    .with_code("loading"))
-            }
-            Phase::Draining(_) => {
-                Err(ApiError::unavailable("the daemon is stopping; no new requests are taken", self.config.drain_s)
-                    .with_code("draining"))
-            }
-            Phase::Failed(reason) => {
-                Err(ApiError::unavailable(format!("the engine has failed: {reason}"), 10).with_code("failed"))
-            }
-        }
+        self.phase.load().serving()
     }
 
     /// Where the daemon stands, the engine's own word included.
     #[must_use]
     pub fn health(&self) -> Health {
-        match &**self.phase.load() {
-            Phase::Loading(detail) => Health::Loading { detail: detail.clone() },
-            Phase::Ready(serving) => serving.engine.status().health.clone(),
-            Phase::Draining(_) => Health::Draining,
-            Phase::Failed(reason) => Health::Failed { reason: reason.clone() },
-        }
+        self.phase.load().health()
     }
 
     /// Everything that the control socket tells.
     #[must_use]
     pub fn status(&self) -> DaemonStatus {
-        let serving = match &**self.phase.load() {
-            Phase::Ready(serving) | Phase::Draining(serving) => Some(serving.clone()),
-            Phase::Loading(_) | Phase::Failed(_) => None,
-        };
+        let phase = self.phase();
+        let serving = phase.loaded();
         DaemonStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             uptime_s: self.started.elapsed().as_secs_f64(),
             listen: self.listen.clone(),
-            health: self.health(),
-            requests: *self.requests.borrow(),
-            model: serving.as_ref().map(|serving| serving.model.clone()),
+            health: phase.health(),
+            requests: self.requests.now(),
+            model: serving.map(|serving| serving.model.clone()),
+            change: self.change.progress(),
             engine: serving.map(|serving| (*serving.engine.status()).clone()),
         }
     }
 
-    /// Counts a request until the guard is dropped.
+    /// Counts a request of a model until the guard is dropped.
     #[must_use]
-    pub fn count_request(&self) -> RequestGuard {
-        self.requests.send_modify(|n| *n += 1);
-        RequestGuard(self.requests.clone())
-    }
-
-    /// Returns when no request is left.
-    pub async fn wait_until_idle(&self) {
-        // The sender lives as long as `self`, so the wait can't fail.
-        let mut requests = self.requests.subscribe();
-        let _idle = requests.wait_for(|n| *n == 0).await;
+    pub fn count_request(&self, serving: &Serving) -> RequestGuard {
+        [self.requests.enter(), serving.requests.enter()]
     }
 
     /// Ends all running requests with an error.
     pub fn cut_requests(&self) {
-        self.cut.send_replace(true);
+        self.cut.send_replace(Some("the daemon is stopping".into()));
     }
 
-    /// Turns true when running requests must end.
+    /// Tells why running requests must end, once they must.
     #[must_use]
-    pub fn cut(&self) -> watch::Receiver<bool> {
+    pub fn cut(&self) -> watch::Receiver<Cut> {
         self.cut.subscribe()
     }
 
     /// What request bodies may cost.
     #[must_use]
     pub fn body_limits(&self) -> BodyLimits {
-        BodyLimits { bytes: self.config.body_limit_mib << 20, time: Duration::from_secs(self.config.body_timeout_s) }
+        let config = self.config();
+        BodyLimits { bytes: config.body_limit_mib << 20, time: Duration::from_secs(config.body_timeout_s) }
     }
 }

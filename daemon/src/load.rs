@@ -1,10 +1,12 @@
-//! Loads the model and starts the engine on a backend.
+//! Loads a model in steps that can fail one by one: read and check the file, plan, take it onto the backend, start the engine.
 
+mod device;
 mod gpu;
 
 use std::io::ErrorKind;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use anyhow::{Context, anyhow, bail};
 use openjet_engine::backend::cpu::CpuBackend;
@@ -15,15 +17,19 @@ use openjet_engine::gguf::{GgufFile, Problem};
 use openjet_engine::model::Model;
 use openjet_engine::step::PAGE_TOKENS;
 use openjet_engine::text::{ChatTemplate, Tokenizer, TokenizerSpec};
-use openjet_kernels::device::{Device, Selector};
+use openjet_kernels::device::Device;
 use openjet_proto::control::ModelStatus;
+use tokio::sync::watch;
 
 use crate::api::head::now;
 use crate::api::sampling::SamplingDefaults;
-use crate::config::{BackendChoice, Config};
+use crate::config::Config;
+use crate::counter::Counter;
 use crate::kept::Hashing;
 use crate::serving::Serving;
 use crate::unreadable;
+
+pub use gpu::DoesNotFit;
 
 /// The model that ships with the program.
 static SHIPPED: &[u8] = include_bytes!("../../assets/openjet-tiny-Q4_K_M.gguf");
@@ -31,126 +37,177 @@ static SHIPPED: &[u8] = include_bytes!("../../assets/openjet-tiny-Q4_K_M.gguf");
 /// Its name in messages.
 const SHIPPED_NAME: &str = "the model that ships with openjetd";
 
-/// A file of more bytes is not run on the CPU unless that is asked for.
-const LARGE_MODEL: u64 = 2 << 30;
-
 /// Most agents on the CPU without a setting: each takes little memory there.
 const CPU_AGENTS: usize = 64;
 
-/// Loads what `config` says; `progress` is told what is being done.
+/// Told what is being done.
+pub type Progress<'a> = &'a dyn Fn(String);
+
+/// Loads what `config` says.
 ///
 /// # Errors
 /// What is wrong with the file or the settings, with the fix where there is one.
-pub fn load(config: &Config, progress: &dyn Fn(String)) -> anyhow::Result<Serving> {
-    let started = std::time::Instant::now();
-    let file = Arc::new(open(config.model.as_deref(), progress)?);
-    let hashing = Hashing::start(config, &file);
-    let bytes = file.bytes().len() as u64;
-    let model = Arc::new(Model::load(file.clone())?);
-    let spec = TokenizerSpec::from_gguf(&file)?;
-    let of_file = || format!("{}: the tokenizer can't be used", file.name());
-    let tokenizer = Arc::new(Tokenizer::new(&spec).with_context(of_file)?);
-    let template = spec.chat_template.map(|source| ChatTemplate::new(source, &tokenizer)).transpose();
-    let template = template.with_context(|| format!("{}: the chat template can't be used", file.name()))?;
-    if tokenizer.vocab_size() != model.config.vocab {
-        bail!(
-            "{}: the tokenizer has {} tokens, but the model {}",
-            file.name(),
-            tokenizer.vocab_size(),
-            model.config.vocab
-        );
+pub fn load(config: &Config, progress: Progress<'_>) -> anyhow::Result<Serving> {
+    Checked::read(config, progress)?.prepare(config, progress)?.start(config)
+}
+
+/// A model whose file was read and found good, and the device for it. Nothing is allocated for it yet.
+#[derive(Debug)]
+pub struct Checked {
+    file: Arc<GgufFile>,
+    model: Arc<Model>,
+    tokenizer: Arc<Tokenizer>,
+    template: Option<ChatTemplate>,
+    /// Tokens of the pool.
+    pool: usize,
+    options: BackendOptions,
+    /// The GPU; the CPU runs it without one.
+    device: Option<Device>,
+    began: Instant,
+}
+
+/// A model on its backend.
+#[derive(Debug)]
+pub struct Prepared {
+    checked: Checked,
+    backend: Box<dyn Backend>,
+    gpu_bytes: usize,
+    hashing: Option<Hashing>,
+}
+
+impl Checked {
+    /// Reads what `config` says and opens the device.
+    ///
+    /// # Errors
+    /// What is wrong with the file, or why there is no device for it.
+    pub fn read(config: &Config, progress: Progress<'_>) -> anyhow::Result<Self> {
+        let began = Instant::now();
+        let file = Arc::new(open(config.model_file().map_err(|e| anyhow!(e))?.as_deref(), progress)?);
+        let model = Arc::new(Model::load(file.clone())?);
+        let spec = TokenizerSpec::from_gguf(&file)?;
+        let of_file = || format!("{}: the tokenizer can't be used", file.name());
+        let tokenizer = Arc::new(Tokenizer::new(&spec).with_context(of_file)?);
+        let template = spec.chat_template.map(|source| ChatTemplate::new(source, &tokenizer)).transpose();
+        let template = template.with_context(|| format!("{}: the chat template can't be used", file.name()))?;
+        if tokenizer.vocab_size() != model.config.vocab {
+            bail!(
+                "{}: the tokenizer has {} tokens, but the model {}",
+                file.name(),
+                tokenizer.vocab_size(),
+                model.config.vocab
+            );
+        }
+        let pool = config.ctx.unwrap_or_else(|| model.config.context.min(DEFAULT_POOL));
+        let device = device::choose(config, file.bytes().len() as u64, progress)?;
+        let most = config.agents_max.unwrap_or(if device.is_some() { DEFAULT_AGENTS_MAX } else { CPU_AGENTS });
+        let options = BackendOptions {
+            slots: config.agents.max(most),
+            pages: pool.div_ceil(PAGE_TOKENS),
+            kv: config.kv,
+            draft_max: config.draft,
+        };
+        Ok(Self { file, model, tokenizer, template, pool, options, device, began })
     }
-    let (name, model_context, vocab) = (model.config.name.clone(), model.config.context, model.config.vocab);
-    let draft_head = model.config.has_draft_head;
-    let pool = config.ctx.unwrap_or_else(|| model_context.min(DEFAULT_POOL));
-    let context = pool.min(model_context);
-    let options = BackendOptions {
-        slots: config.agents.max(config.agents_max.unwrap_or(DEFAULT_AGENTS_MAX)),
-        pages: pool.div_ceil(PAGE_TOKENS),
-        kv: config.kv,
-        draft_max: config.draft,
+
+    /// Plans its memory, on a GPU with `freed` bytes more than are free now.
+    ///
+    /// # Errors
+    /// [`DoesNotFit`] with the plan and what would fit.
+    pub fn check(&self, config: &Config, freed: usize) -> anyhow::Result<()> {
+        match &self.device {
+            Some(device) => gpu::plan_on(config, device, &self.model, self.options, freed).map(|_| ()),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes it onto its backend.
+    ///
+    /// # Errors
+    /// [`DoesNotFit`], or what the device says.
+    pub fn prepare(self, config: &Config, progress: Progress<'_>) -> anyhow::Result<Prepared> {
+        progress(format!("starting the backend for {}", self.model.config.name));
+        let hashing = Hashing::start(config, &self.file);
+        let (backend, gpu_bytes): (Box<dyn Backend>, _) = match &self.device {
+            Some(device) => {
+                let (backend, bytes) = gpu::load(config, device, self.model.clone(), self.options, progress)?;
+                (Box::new(backend), bytes)
+            }
+            None => (Box::new(CpuBackend::new(self.model.clone(), self.options)?), 0),
+        };
+        Ok(Prepared { checked: self, backend, gpu_bytes, hashing })
+    }
+}
+
+impl Prepared {
+    /// Starts the engine. Conversations are kept on disk unless another engine still uses the folder.
+    ///
+    /// # Errors
+    /// When the engine refuses its settings.
+    pub fn start(self, config: &Config) -> anyhow::Result<Serving> {
+        let Self { checked, backend, gpu_bytes, hashing } = self;
+        let Checked { file, model, tokenizer, template, pool, began, .. } = checked;
+        let facts = &model.config;
+        let context = pool.min(facts.context);
+        let device = backend.describe();
+        let engine_config = EngineConfig {
+            agents: config.agents,
+            draft: config.draft,
+            queue: config.queue,
+            host_cache: config.host_cache_mib << 20,
+            store: hashing.and_then(|hashing| hashing.options(config)),
+            show_text: config.shows_text().then(|| tokenizer.clone()),
+            ..EngineConfig::new(context, facts.vocab, tokenizer.end_tokens().to_vec())
+        };
+        let (engine, thread) = Engine::start(backend, engine_config).context("the engine could not be started")?;
+        tracing::info!(
+            "ready after {:.2} s: model {} ({}), {device}, {} agents share {pool} tokens, {context} at most for one",
+            began.elapsed().as_secs_f64(),
+            facts.name,
+            file.name(),
+            config.agents,
+        );
+        Ok(Serving {
+            engine,
+            thread: Mutex::new(Some(thread)),
+            grammars: Grammars::new(tokenizer.clone()),
+            tokenizer,
+            template,
+            model: ModelStatus {
+                name: facts.name.clone(),
+                file: config.model_file().ok().flatten().map(|path| path.display().to_string()),
+                bytes: file.bytes().len() as u64,
+                context: facts.context,
+                vocab: facts.vocab,
+                draft_head: facts.has_draft_head,
+            },
+            context,
+            defaults: sampling_defaults(&file)?,
+            loaded_at: now(),
+            gpu_bytes,
+            requests: Counter::default(),
+            cut: watch::Sender::new(None),
+        })
+    }
+}
+
+fn open(path: Option<&Path>, progress: Progress<'_>) -> anyhow::Result<GgufFile> {
+    let Some(path) = path else {
+        progress(format!("opening {SHIPPED_NAME}"));
+        return shipped();
     };
-    progress(format!("starting the backend for {name}"));
-    let backend = backend(config, model, options, bytes, progress)?;
-    let device = backend.describe();
-    let engine_config = EngineConfig {
-        agents: config.agents,
-        draft: config.draft,
-        queue: config.queue,
-        host_cache: config.host_cache_mib << 20,
-        store: hashing.and_then(|hashing| hashing.options(config)),
-        show_text: config.shows_text().then(|| tokenizer.clone()),
-        ..EngineConfig::new(context, vocab, tokenizer.end_tokens().to_vec())
-    };
-    // The thread ends with its last handle.
-    let (engine, _thread) = Engine::start(backend, engine_config).context("the engine could not be started")?;
-    let shown = config.model.as_deref().map_or(SHIPPED_NAME.to_owned(), |path| path.display().to_string());
-    tracing::info!(
-        "ready after {:.2} s: model {name} ({shown}), {device}, {} agents share {pool} tokens, {context} at most for one",
-        started.elapsed().as_secs_f64(),
-        config.agents,
-    );
-    Ok(Serving {
-        engine,
-        grammars: Grammars::new(tokenizer.clone()),
-        tokenizer,
-        template,
-        model: ModelStatus {
-            name,
-            file: config.model.as_ref().map(|path| path.display().to_string()),
-            bytes,
-            context: model_context,
-            vocab,
-            draft_head,
-        },
-        context,
-        defaults: sampling_defaults(&file)?,
-        loaded_at: now(),
+    progress(format!("opening {}", path.display()));
+    GgufFile::open(path).map_err(|error| match &error.problem {
+        Problem::Io(cause) if cause.kind() == ErrorKind::PermissionDenied => anyhow!(unreadable::explain(path)),
+        _ => error.into(),
     })
 }
 
-fn open(path: Option<&Path>, progress: &dyn Fn(String)) -> anyhow::Result<GgufFile> {
-    match path {
-        Some(path) => {
-            progress(format!("opening {}", path.display()));
-            GgufFile::open(path).map_err(|error| match &error.problem {
-                Problem::Io(cause) if cause.kind() == ErrorKind::PermissionDenied => anyhow!(unreadable::explain(path)),
-                _ => error.into(),
-            })
-        }
-        None => {
-            progress(format!("opening {SHIPPED_NAME}"));
-            Ok(GgufFile::from_bytes(SHIPPED_NAME, SHIPPED)?)
-        }
-    }
-}
-
-fn backend(
-    config: &Config,
-    model: Arc<Model>,
-    options: BackendOptions,
-    bytes: u64,
-    progress: &dyn Fn(String),
-) -> anyhow::Result<Box<dyn Backend>> {
-    let on_cpu = BackendOptions { slots: config.agents.max(config.agents_max.unwrap_or(CPU_AGENTS)), ..options };
-    if config.backend == BackendChoice::Cpu {
-        return Ok(Box::new(CpuBackend::new(model, on_cpu)?));
-    }
-    let selector = config.gpu.as_deref().unwrap_or_default();
-    let selector = if selector.is_empty() { Ok(Selector::First) } else { selector.parse() };
-    match Device::open(&selector.map_err(|e| anyhow!("`gpu`: {e}"))?) {
-        Ok(device) => Ok(Box::new(gpu::load(config, device, model, options, progress)?)),
-        // A GPU that was asked for by name must be there.
-        Err(problem) if config.backend == BackendChoice::Cuda || config.gpu.is_some() => Err(problem.into()),
-        Err(problem) if bytes > LARGE_MODEL => bail!(
-            "{problem}; a model of {:.1} GB is very slow on a CPU; to run it there all the same, start with --backend cpu",
-            bytes as f64 / 1e9
-        ),
-        Err(problem) => {
-            tracing::info!("running on the CPU: {problem}");
-            Ok(Box::new(CpuBackend::new(model, on_cpu)?))
-        }
-    }
+/// The model that ships with the program.
+///
+/// # Errors
+/// None, unless the program was built wrongly.
+pub fn shipped() -> anyhow::Result<GgufFile> {
+    Ok(GgufFile::from_bytes(SHIPPED_NAME, SHIPPED)?)
 }
 
 /// The file's own hints where it has them, else what the family's makers publish.

@@ -142,6 +142,12 @@ pub enum RequestError {
     /// The engine is loading, draining or has failed.
     #[error("the engine is not available: {0}")]
     Unavailable(Arc<str>),
+    /// Whoever runs the server ended it.
+    #[error("the request was ended by the server's operator after {tokens} tokens")]
+    Kicked {
+        /// Tokens generated before it.
+        tokens: usize,
+    },
     /// The text can't be held any longer to what it was held to.
     #[error("the answer can't be held to its form after {tokens} tokens: {message}")]
     Constraint {

@@ -1,8 +1,25 @@
 //! What goes over the control socket, as JSON over HTTP.
 //!
-//! `GET /v1/status` gives a [`DaemonStatus`], `GET /v1/agents` a list of [`crate::AgentStatus`], `PUT /v1/agents` takes an
-//! [`AgentCount`] and gives the one that is now in force. `GET /v1/conversations` lists those on disk, each a
-//! [`ConversationStatus`]; `POST /v1/forget` takes a [`Forget`] and gives [`Forgotten`]. What fails gives an [`ErrorReply`].
+//! | request | body | answer |
+//! |---|---|---|
+//! | `GET /v1/status` | | [`DaemonStatus`] |
+//! | `GET /v1/agents` | | a list of [`crate::AgentStatus`] |
+//! | `PUT /v1/agents` | [`AgentCount`] | the [`AgentCount`] that is now in force |
+//! | `POST /v1/agents/ID/kick` | | [`Kicked`] |
+//! | `GET /v1/models` | | a list of [`ModelFile`] |
+//! | `POST /v1/load` | [`LoadModel`] | the [`ModelStatus`] once it serves |
+//! | `POST /v1/unload` | | [`Unloaded`] |
+//! | `PUT /v1/drain` | [`Drain`] | [`Draining`] |
+//! | `GET /v1/conversations` | | a list of [`ConversationStatus`] |
+//! | `POST /v1/forget` | [`Forget`] | [`Forgotten`] |
+//! | `GET /v1/metrics` | | a list of [`MetricSample`] |
+//! | `GET /v1/log`, `PUT /v1/log` | [`LogFilter`] | the [`LogFilter`] in force |
+//! | `GET /v1/events` | | lines of [`crate::events::Event`], for as long as the connection lives |
+//!
+//! What fails gives an [`ErrorReply`]. The first part of a path is the version of all this: what is there stays as it is,
+//! members may be added, and anything else gets another version.
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +42,9 @@ pub struct DaemonStatus {
     pub requests: usize,
     /// What is loaded.
     pub model: Option<ModelStatus>,
+    /// What is being done to load another model while this one serves.
+    #[serde(default)]
+    pub change: Option<String>,
     /// The engine, once it runs.
     pub engine: Option<EngineStatus>,
 }
@@ -44,6 +64,93 @@ pub struct ModelStatus {
     pub vocab: usize,
     /// Whether it has a draft head.
     pub draft_head: bool,
+}
+
+/// A model that could be loaded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelFile {
+    /// What `load` takes: the file's name without its ending.
+    pub id: String,
+    /// Where it lies; none for the model that ships with the program.
+    pub file: Option<String>,
+    /// Bytes of its file.
+    pub bytes: u64,
+    /// The name that the file gives, where it could be read.
+    pub name: Option<String>,
+    /// The first reason why it can't be run.
+    pub problem: Option<String>,
+    /// It is the one that serves.
+    pub loaded: bool,
+}
+
+/// Load another model.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoadModel {
+    /// A name from the list of models, or an absolute path; the one that was loaded last without it.
+    #[serde(default)]
+    pub model: Option<String>,
+    /// Agents; the setting's without it.
+    #[serde(default)]
+    pub agents: Option<usize>,
+    /// Tokens of the pool; the setting's without it.
+    #[serde(default)]
+    pub ctx: Option<usize>,
+    /// Give the old model's memory up first, though both would fit.
+    #[serde(default)]
+    pub replace: bool,
+}
+
+/// What was unloaded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unloaded {
+    /// The model's name; none when nothing was loaded.
+    pub model: Option<String>,
+}
+
+/// Whether new requests are refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Drain {
+    /// Refuse them, or take them again.
+    pub on: bool,
+}
+
+/// How far a drain is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Draining {
+    /// New requests are refused.
+    pub on: bool,
+    /// Requests that still run or wait.
+    pub requests: usize,
+}
+
+/// What came of a kick.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kicked {
+    /// The agent.
+    pub agent: usize,
+    /// It served a request, which was ended.
+    pub ended: bool,
+}
+
+/// One number of the metrics.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MetricSample {
+    /// As Prometheus reads it.
+    pub name: String,
+    /// What tells it from others of the same name.
+    pub labels: BTreeMap<String, String>,
+    /// The number.
+    pub value: f64,
+}
+
+/// What is logged.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogFilter {
+    /// A level, or filters as the setting `log` takes them.
+    pub filter: String,
 }
 
 /// How many agents there are to be, or are.

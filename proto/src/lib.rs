@@ -1,6 +1,7 @@
 //! Types that the daemon, its control tool and its page share. They hold facts only, as JSON carries them.
 
 pub mod control;
+pub mod events;
 pub mod socket;
 
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,11 @@ pub enum Health {
     Ready,
     /// Requests in flight are finished, new ones refused.
     Draining,
+    /// No model is loaded.
+    Unloaded {
+        /// The next request loads it again, and waits for it.
+        on_demand: bool,
+    },
     /// The engine can't go on.
     Failed {
         /// Why.

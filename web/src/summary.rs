@@ -75,6 +75,8 @@ fn words(health: &Health) -> (&'static str, String) {
         Health::Loading { detail } => ("loading", format!("loading: {detail}")),
         Health::Ready => ("ready", "ready".to_owned()),
         Health::Draining => ("draining", "finishing its work, then stopping".to_owned()),
+        Health::Unloaded { on_demand: true } => ("idle", "idle: the next request loads the model".to_owned()),
+        Health::Unloaded { on_demand: false } => ("idle", "no model is loaded".to_owned()),
         Health::Failed { reason } => ("failed", format!("failed: {reason}")),
     }
 }

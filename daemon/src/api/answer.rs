@@ -1,20 +1,22 @@
 //! One text on its way from the engine to a client.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use openjet_engine::engine::Generation;
 use openjet_engine::request::{Event, FinishReason, Request};
 use openjet_engine::step::Logprobs;
 use openjet_engine::text::OutputPart;
+use openjet_proto::events::{RequestEnd, What};
 use tokio::sync::watch;
 
 use super::usage::Usage;
 use super::writer::{Delta, Writer};
 use crate::app::{App, RequestGuard};
+use crate::events::Events;
 use crate::http::error::ApiError;
 use crate::metrics::Metrics;
-use crate::serving::Serving;
+use crate::serving::{Cut, Serving};
 
 /// What has become known of an answer since the last piece.
 #[derive(Debug, Default)]
@@ -82,7 +84,10 @@ pub struct Answer {
     writer: Writer,
     usage: Usage,
     clock: Clock,
-    cut: watch::Receiver<bool>,
+    /// End it early: all of the daemon's, and those of this model.
+    cuts: [watch::Receiver<Cut>; 2],
+    /// Keeps the sender of the second one.
+    _serving: Arc<Serving>,
     metrics: Arc<Metrics>,
     /// Who writes it, and when its latest tokens came.
     agent: usize,
@@ -105,7 +110,7 @@ impl Answer {
     /// # Errors
     /// What the engine refuses: overflow is 400, a full queue 503.
     pub fn submit(app: &App, serving: &Arc<Serving>, request: Request, writer: Writer) -> Result<Self, ApiError> {
-        let guard = app.count_request();
+        let guard = app.count_request(serving);
         let prompt_tokens = request.prompt.len();
         let session = request.session.clone();
         let generation = serving.engine.submit(request)?;
@@ -114,14 +119,17 @@ impl Answer {
             session,
             usage: Usage { prompt_tokens, ..Usage::default() },
             finish: "cancelled",
+            problem: None,
             metrics: app.metrics.clone(),
+            events: app.events.clone(),
         };
         Ok(Self {
             generation: Some(generation),
             writer,
             usage: Usage { prompt_tokens, ..Usage::default() },
             clock: Clock { submitted: Instant::now(), started: None, first_token: None },
-            cut: app.cut(),
+            cuts: [app.cut(), serving.cut.subscribe()],
+            _serving: serving.clone(),
             metrics: app.metrics.clone(),
             agent: 0,
             latest: None,
@@ -134,13 +142,19 @@ impl Answer {
     pub async fn next(&mut self) -> Option<Result<Piece, ApiError>> {
         loop {
             let generation = self.generation.as_mut()?;
+            let [daemon, model] = &mut self.cuts;
             let event = tokio::select! {
                 biased;
-                event = generation.events.recv() => Some(event),
-                _ = self.cut.wait_for(|cut| *cut) => None,
+                event = generation.events.recv() => Ok(event),
+                Ok(reason) = daemon.wait_for(Option::is_some) => Err(reason.clone()),
+                Ok(reason) = model.wait_for(Option::is_some) => Err(reason.clone()),
             };
-            let Some(event) = event else {
-                return Some(Err(self.fail(ApiError::unavailable("the daemon is stopping", 5))));
+            let event = match event {
+                Ok(event) => event,
+                Err(reason) => {
+                    let reason = reason.unwrap_or_default().to_string();
+                    return Some(Err(self.fail(ApiError::unavailable(reason, 5))));
+                }
             };
             let Some(event) = event else {
                 return Some(Err(self.fail(ApiError::internal("the engine ended without finishing the request"))));
@@ -208,14 +222,19 @@ impl Answer {
     /// A stop string or the only call: the engine is told by dropping the request, and the counts are our own.
     fn end_early(&mut self) -> End {
         self.generation = None;
+        self.read_clock();
+        let reason = if self.writer.calls() > 0 { EndReason::ToolCalls } else { EndReason::Stop };
+        self.end(reason)
+    }
+
+    /// Times as they are known here: the engine tells its own only of requests that end by themselves.
+    fn read_clock(&mut self) {
         let now = Instant::now();
         let started = self.clock.started.unwrap_or(now);
         let first = self.clock.first_token.unwrap_or(now);
         self.usage.queued = started - self.clock.submitted;
         self.usage.prefill = first.saturating_duration_since(started);
-        self.usage.decode = now - first;
-        let reason = if self.writer.calls() > 0 { EndReason::ToolCalls } else { EndReason::Stop };
-        self.end(reason)
+        self.usage.decode = self.latest.map_or(Duration::ZERO, |latest| latest.saturating_duration_since(first));
     }
 
     fn finished(&mut self, finish: &openjet_engine::request::Finish) -> Result<Piece, ApiError> {
@@ -253,8 +272,21 @@ impl Answer {
 
     fn fail(&mut self, error: ApiError) -> ApiError {
         self.generation = None;
+        self.read_clock();
+        self.log.usage = self.usage.clone();
         self.log.finish = "failed";
+        self.log.problem = Some(error.message().to_owned());
         error
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if self.generation.is_some() {
+            // The client has left.
+            self.read_clock();
+            self.log.usage = self.usage.clone();
+        }
     }
 }
 
@@ -265,7 +297,10 @@ struct LogLine {
     session: Option<String>,
     usage: Usage,
     finish: &'static str,
+    /// Why it failed, if it did.
+    problem: Option<String>,
     metrics: Arc<Metrics>,
+    events: Events,
 }
 
 impl Drop for LogLine {
@@ -284,7 +319,21 @@ impl Drop for LogLine {
             tok_s = format_args!("{:.1}", usage.tokens_per_second()),
             drafts = format_args!("{accepted}/{offered}"),
             finish = self.finish,
+            problem = self.problem.as_deref(),
             "request"
         );
+        self.events.tell(What::Request(RequestEnd {
+            request: self.id,
+            session: self.session.clone(),
+            prompt_tokens: usage.prompt_tokens,
+            cached_tokens: usage.cached_tokens,
+            queued_ms: usage.queued.as_millis() as u64,
+            first_token_ms: usage.prefill.as_millis() as u64,
+            tokens: usage.completion_tokens,
+            tokens_per_second: usage.tokens_per_second(),
+            drafts_offered: offered,
+            drafts_accepted: accepted,
+            finish: self.finish.to_owned(),
+        }));
     }
 }

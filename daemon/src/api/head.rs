@@ -72,7 +72,7 @@ pub fn now() -> u64 {
 pub fn model_name(app: &App, serving: &Serving, asked: Option<String>) -> Result<String, ApiError> {
     let own = &serving.model.name;
     match asked {
-        Some(name) if app.config.strict_model && name != *own => {
+        Some(name) if app.config().strict_model && name != *own => {
             let message = format!("there is no model `{name}`; the loaded one is `{own}`");
             Err(ApiError::not_found(message).with_code("model_not_found").with_param("model"))
         }

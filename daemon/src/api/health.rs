@@ -14,7 +14,7 @@ use crate::http::error::ApiError;
 pub fn health(app: &App) -> Response<Body> {
     let health = app.health();
     let mut body = json!(health);
-    if health == Health::Ready {
+    if matches!(health, Health::Ready | Health::Unloaded { on_demand: true }) {
         // What health checks written for llama-server look for.
         body["status"] = Value::from("ok");
         return json_response(StatusCode::OK, &body);

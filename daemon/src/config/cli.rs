@@ -6,9 +6,22 @@ use clap::Parser;
 use clap::builder::PossibleValuesParser;
 use serde::Serialize;
 
+/// What the manual page says after the options.
+const AFTER: &str = "\
+Settings that have no option stand in /etc/openjet/openjet.toml, which shows every one with its default. Each can be given in
+the environment too, as OPENJET_ and its name in capitals.
+
+SIGTERM and SIGINT refuse new requests, let running ones end within the setting drain_s, and end the daemon; a second one ends
+it at once. SIGHUP reads the settings again.
+
+Exit status:
+  0  it was stopped
+  1  it could not start, or the engine failed; the message says why
+  2  the command line is wrong";
+
 /// `OpenJet`: serves a Qwen3.5-family model to several coding agents over the OpenAI API.
 #[derive(Clone, Debug, Default, Parser, Serialize)]
-#[command(name = "openjetd", version, max_term_width = 110)]
+#[command(name = "openjetd", version, max_term_width = 110, after_long_help = AFTER)]
 pub struct Cli {
     /// GGUF file of the model; without it the small model that ships with openjetd
     #[arg(long, value_name = "FILE")]
@@ -71,4 +84,9 @@ pub struct Cli {
     #[arg(long, value_name = "FILE", env = "OPENJET_CONFIG")]
     #[serde(skip)]
     pub config: Option<PathBuf>,
+
+    /// Print the manual page and end
+    #[arg(long, hide = true)]
+    #[serde(skip)]
+    pub man: bool,
 }

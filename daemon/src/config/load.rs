@@ -36,7 +36,7 @@ pub fn load(cli: &Cli) -> Result<Config, ConfigError> {
         .merge(Env::prefixed("OPENJET_").filter(move |key| keys.iter().any(|k| key == k.as_str())))
         .merge(Serialized::defaults(cli));
     let config: Config = figment.extract().map_err(|e| ConfigError(describe(&e)))?;
-    check(&config).map_err(|(key, what)| ConfigError(place(figment.find_metadata(key), key) + &what))?;
+    config.check().map_err(|(key, what)| ConfigError(place(figment.find_metadata(key), key) + &what))?;
     Ok(config)
 }
 
@@ -118,41 +118,59 @@ pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> O
         .map(|(_, k)| k)
 }
 
-/// The first setting out of range, and what is wrong with it.
-fn check(config: &Config) -> Result<(), (&'static str, String)> {
-    let within = |key: &'static str, value: u64, low: u64, high: u64| {
-        if (low..=high).contains(&value) {
-            Ok(())
-        } else {
-            Err((key, format!("`{key}` is {value}, but must be {low} to {high}")))
+impl Config {
+    /// Whether every setting is within its range.
+    ///
+    /// # Errors
+    /// The key of the first that is not, and what is wrong with it.
+    pub fn check(&self) -> Result<(), (&'static str, String)> {
+        let config = self;
+        let within = |key: &'static str, value: u64, low: u64, high: u64| {
+            if (low..=high).contains(&value) {
+                Ok(())
+            } else {
+                Err((key, format!("`{key}` is {value}, but must be {low} to {high}")))
+            }
+        };
+        within("agents", config.agents as u64, 1, 256)?;
+        within("draft", config.draft as u64, 0, 16)?;
+        within("queue", config.queue as u64, 1, 100_000)?;
+        within("body_limit_mib", config.body_limit_mib as u64, 1, 1024)?;
+        within("header_timeout_s", config.header_timeout_s, 1, 3600)?;
+        within("body_timeout_s", config.body_timeout_s, 1, 3600)?;
+        within("write_timeout_s", config.write_timeout_s, 1, 3600)?;
+        within("connections", config.connections as u64, 1, 1_000_000)?;
+        within("ping_s", config.ping_s, 1, 3600)?;
+        within("drain_s", config.drain_s, 0, 86_400)?;
+        if let Some(reserve) = config.gpu_reserve_mib {
+            within("gpu_reserve_mib", reserve, 0, 1 << 20)?;
         }
-    };
-    within("agents", config.agents as u64, 1, 256)?;
-    within("draft", config.draft as u64, 0, 16)?;
-    within("queue", config.queue as u64, 1, 100_000)?;
-    within("body_limit_mib", config.body_limit_mib as u64, 1, 1024)?;
-    within("header_timeout_s", config.header_timeout_s, 1, 3600)?;
-    within("body_timeout_s", config.body_timeout_s, 1, 3600)?;
-    within("write_timeout_s", config.write_timeout_s, 1, 3600)?;
-    within("connections", config.connections as u64, 1, 1_000_000)?;
-    within("ping_s", config.ping_s, 1, 3600)?;
-    within("drain_s", config.drain_s, 0, 86_400)?;
-    if let Some(reserve) = config.gpu_reserve_mib {
-        within("gpu_reserve_mib", reserve, 0, 1 << 20)?;
+        if let Some(wait) = config.gpu_wait_s {
+            within("gpu_wait_s", wait, 0, 3600)?;
+        }
+        if let Some(idle) = config.idle_unload_s {
+            within("idle_unload_s", idle, 1, 1 << 24)?;
+        }
+        if let Some(folder) = config.model_paths.iter().find(|folder| !folder.is_absolute()) {
+            return Err((
+                "model_paths",
+                format!("`model_paths` has {}, but must have absolute paths", folder.display()),
+            ));
+        }
+        within("conversations_gib", config.conversations_gib, 1, 1 << 20)?;
+        within("conversations_days", config.conversations_days, 1, 36_500)?;
+        if let Some(most) = config.agents_max {
+            within("agents_max", most as u64, 1, 256)?;
+        }
+        within("host_cache_mib", config.host_cache_mib as u64, 0, 1 << 24)?;
+        if let Some(folder) = config.state_dir.as_ref().filter(|folder| !folder.is_absolute()) {
+            return Err(("state_dir", format!("`state_dir` is {}, but must be an absolute path", folder.display())));
+        }
+        if let Some(ctx) = config.ctx {
+            within("ctx", ctx as u64, 64, 1 << 26)?;
+        }
+        Ok(())
     }
-    within("conversations_gib", config.conversations_gib, 1, 1 << 20)?;
-    within("conversations_days", config.conversations_days, 1, 36_500)?;
-    if let Some(most) = config.agents_max {
-        within("agents_max", most as u64, 1, 256)?;
-    }
-    within("host_cache_mib", config.host_cache_mib as u64, 0, 1 << 24)?;
-    if let Some(folder) = config.state_dir.as_ref().filter(|folder| !folder.is_absolute()) {
-        return Err(("state_dir", format!("`state_dir` is {}, but must be an absolute path", folder.display())));
-    }
-    if let Some(ctx) = config.ctx {
-        within("ctx", ctx as u64, 64, 1 << 26)?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -275,6 +293,8 @@ mod tests {
             let shown = load(&cli(&["--config", "x.toml"])).unwrap();
             let examples = [
                 "model",
+                "idle_unload_s",
+                "gpu_wait_s",
                 "agents_max",
                 "control",
                 "gpu",

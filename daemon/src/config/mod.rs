@@ -4,7 +4,8 @@ pub mod cli;
 mod load;
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use openjet_engine::backend::KvType;
 use openjet_engine::engine::DEFAULT_HOST_CACHE;
@@ -14,8 +15,13 @@ use serde::{Deserialize, Serialize};
 pub(crate) use load::nearest;
 pub use load::{ConfigError, load, misspelt_variables};
 
+use crate::models;
+
 /// The file that is read when none is named, if it exists.
 pub const DEFAULT_FILE: &str = "/etc/openjet/openjet.toml";
+
+/// Where models are found without a setting.
+pub const DEFAULT_MODELS: &str = "/var/lib/openjet/models";
 
 /// What runs the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,6 +42,10 @@ pub enum BackendChoice {
 pub struct Config {
     /// GGUF file; the model that ships with the program without it.
     pub model: Option<PathBuf>,
+    /// Folders in which models are found by name.
+    pub model_paths: Vec<PathBuf>,
+    /// Seconds without a request after which the model is unloaded; the next request loads it again. Never without it.
+    pub idle_unload_s: Option<u64>,
     /// Conversations that are worked on at once.
     pub agents: usize,
     /// Most agents that there can be while the daemon runs; memory for them is taken at the start. Without it 8 on a GPU and
@@ -56,6 +66,8 @@ pub struct Config {
     /// Index or UUID of the GPU; the first that can be used without it.
     #[serde(deserialize_with = "load::index_or_name")]
     pub gpu: Option<String>,
+    /// Seconds to wait for the GPU's driver at the start; without it 60 under systemd, else none.
+    pub gpu_wait_s: Option<u64>,
     /// MiB of the GPU's memory to leave alone; without it some where the GPU shows a display.
     pub gpu_reserve_mib: Option<u64>,
     /// Where the embedding table lies when a GPU runs the model.
@@ -106,6 +118,8 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             model: None,
+            model_paths: vec![DEFAULT_MODELS.into()],
+            idle_unload_s: None,
             agents: 4,
             agents_max: None,
             listen: "127.0.0.1:18080".to_owned(),
@@ -115,6 +129,7 @@ impl Default for Config {
             control: None,
             backend: BackendChoice::Auto,
             gpu: None,
+            gpu_wait_s: None,
             gpu_reserve_mib: None,
             embedding: Embedding::Auto,
             draft: 3,
@@ -142,6 +157,26 @@ impl Default for Config {
 }
 
 impl Config {
+    /// The model's file; none for the model that ships with the program.
+    ///
+    /// # Errors
+    /// Where it was looked for when no file has that name.
+    pub fn model_file(&self) -> Result<Option<PathBuf>, String> {
+        let Some(model) = &self.model else { return Ok(None) };
+        if model == Path::new(models::SHIPPED) && !model.exists() {
+            return Ok(None);
+        }
+        let file = models::find(model, &self.model_paths)?;
+        Ok(Some(std::path::absolute(&file).unwrap_or(file)))
+    }
+
+    /// How long to wait for the GPU's driver.
+    #[must_use]
+    pub fn gpu_wait(&self) -> Duration {
+        let under_systemd = std::env::var_os("NOTIFY_SOCKET").is_some();
+        Duration::from_secs(self.gpu_wait_s.unwrap_or(if under_systemd { 60 } else { 0 }))
+    }
+
     /// Whether status may show what agents write.
     #[must_use]
     pub fn shows_text(&self) -> bool {

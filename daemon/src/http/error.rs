@@ -223,6 +223,7 @@ impl From<RequestError> for ApiError {
                 Self::unavailable(message, retry_after_s).with_code("queue_full")
             }
             RequestError::Unavailable(_) => Self::unavailable(message, 5),
+            RequestError::Kicked { .. } => Self::unavailable(message, 1).with_code("kicked"),
             RequestError::Constraint { .. } => Self::internal(message).with_code("constraint_failed"),
             RequestError::NotFinite { .. } => Self::internal(message).with_code("not_finite"),
             RequestError::NothingAllowed { .. } => Self::internal(message).with_code("nothing_allowed"),

@@ -67,6 +67,11 @@ impl Endpoint {
         })
     }
 
+    /// Whether it asks something of the model, which is loaded for it if it was unloaded for want of use.
+    fn needs_model(self) -> bool {
+        !matches!(self, Self::Health | Self::Embeddings | Self::OpenApi | Self::Metrics | Self::Feed | Self::Page)
+    }
+
     fn allow(self) -> &'static str {
         match self {
             Self::Chat
@@ -93,7 +98,7 @@ fn family<B>(request: &Request<B>) -> Family {
 impl Handler for Router {
     async fn handle(&self, request: Request<Incoming>) -> Response<Body> {
         let family = family(&request);
-        let origin = cors::allowed(&request, &self.app.config.cors_origins);
+        let origin = cors::allowed(&request, &self.app.config().cors_origins);
         let mut response = match self.admitted(request, origin.is_some()).await {
             Ok(response) => response,
             Err(error) => {
@@ -118,7 +123,7 @@ impl Router {
         if request.uri().path() == "/health" {
             return self.answer(request).await;
         }
-        let admission = self.app.keys.admit(&request)?;
+        let admission = self.app.keys().admit(&request)?;
         let response = self.answer(request).await?;
         if !admission.is_limited() {
             return Ok(response);
@@ -147,6 +152,9 @@ impl Router {
             return Err(ApiError::method_not_allowed(method.as_str(), &path, endpoint.allow()));
         }
         let app = &self.app;
+        if endpoint.needs_model() {
+            app.change.wake(app).await?;
+        }
         match endpoint {
             Endpoint::Health => Ok(api::health::health(app)),
             Endpoint::Models => api::models::list(app),

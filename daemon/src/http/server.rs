@@ -39,6 +39,17 @@ pub struct ConnectionLimits {
     pub write: Duration,
 }
 
+/// Who is at the other end of a Unix socket, as the kernel says. Every request that came by one carries it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Peer {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Process, where it is known.
+    pub pid: Option<i32>,
+}
+
 /// Answers one request.
 pub trait Handler: Clone + Send + Sync + 'static {
     /// The response to `request`. It is dropped when the client goes away.
@@ -100,8 +111,8 @@ impl Server {
                     let (handler, stop) = (handler.clone(), stop.clone());
                     tokio::spawn(async move {
                         match stream {
-                            Stream::Tcp(stream) => serve(stream, handler, limits, stop).await,
-                            Stream::Unix(stream) => serve(stream, handler, limits, stop).await,
+                            Stream::Tcp(stream) => serve(stream, None, handler, limits, stop).await,
+                            Stream::Unix(stream, peer) => serve(stream, Some(peer), handler, limits, stop).await,
                         }
                         drop(place);
                     });
@@ -121,7 +132,7 @@ impl Server {
 
 enum Stream {
     Tcp(TcpStream),
-    Unix(tokio::net::UnixStream),
+    Unix(tokio::net::UnixStream, Peer),
 }
 
 impl Socket {
@@ -134,13 +145,22 @@ impl Socket {
                 rustix::net::sockopt::set_tcp_user_timeout(&stream, millis)?;
                 Ok(Stream::Tcp(stream))
             }
-            Self::Unix(listener) => Ok(Stream::Unix(listener.accept().await?.0)),
+            Self::Unix(listener) => {
+                let (stream, _) = listener.accept().await?;
+                let peer = stream.peer_cred()?;
+                Ok(Stream::Unix(stream, Peer { uid: peer.uid(), gid: peer.gid(), pid: peer.pid() }))
+            }
         }
     }
 }
 
-async fn serve<I, H>(stream: I, handler: H, limits: ConnectionLimits, mut stop: watch::Receiver<bool>)
-where
+async fn serve<I, H>(
+    stream: I,
+    peer: Option<Peer>,
+    handler: H,
+    limits: ConnectionLimits,
+    mut stop: watch::Receiver<bool>,
+) where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     H: Handler,
 {
@@ -161,7 +181,10 @@ where
     let spoken = Arc::new(AtomicBool::new(false));
     let service = service_fn({
         let spoken = spoken.clone();
-        move |request| {
+        move |mut request: Request<Incoming>| {
+            if let Some(peer) = peer {
+                request.extensions_mut().insert(peer);
+            }
             spoken.store(true, Ordering::Relaxed);
             let handler = handler.clone();
             async move { Ok::<_, Infallible>(handler.handle(request).await) }

@@ -7,43 +7,69 @@ use anyhow::{anyhow, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use openjet_engine::backend::BackendOptions;
 use openjet_engine::model::Model;
-use openjet_kernels::CudaBackend;
 use openjet_kernels::device::Device;
 use openjet_kernels::plan::{CONTEXT_ESTIMATE, DISPLAY_RESERVE, PlanOptions, plan, ways_out};
+use openjet_kernels::{CudaBackend, MemoryPlan};
 
+use super::Progress;
 use crate::config::Config;
 
-pub(super) fn load(
+/// A model needs more of the GPU's memory than there is: the plan, and what would fit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct DoesNotFit(String);
+
+/// Plans the memory of `model` on `device`, with `freed` bytes more than are free there now.
+///
+/// # Errors
+/// [`DoesNotFit`], or when the kernels can't run the model.
+pub(super) fn plan_on(
     config: &Config,
-    device: Device,
-    model: Arc<Model>,
+    device: &Device,
+    model: &Model,
     backend: BackendOptions,
-    progress: &dyn Fn(String),
-) -> anyhow::Result<CudaBackend> {
+    freed: usize,
+) -> anyhow::Result<MemoryPlan> {
     let context = device.context_bytes().unwrap_or(CONTEXT_ESTIMATE);
     let display = if device.shows_display() { DISPLAY_RESERVE } else { 0 };
     let reserve = config.gpu_reserve_mib.map_or(display, |mib| (mib as usize) << 20);
     let options = PlanOptions { backend, embedding: config.embedding, context, reserve };
-    let available = device.free_bytes()? + context;
-    let plan = plan(&model, &options, Some(available)).map_err(|e| anyhow!(e))?;
-    let (name, gpu) = (model.config.name.clone(), device.describe());
+    let available = device.free_bytes()? + context + freed;
+    let plan = plan(model, &options, Some(available)).map_err(|e| anyhow!(e))?;
     if plan.fits == Some(false) {
-        let ways = ways_out(&model, &options, available).map_err(|e| anyhow!(e))?;
+        let ways = ways_out(model, &options, available).map_err(|e| anyhow!(e))?;
         let ways = ways.iter().map(|way| format!("it would fit with {way}\n")).collect::<String>();
-        bail!("{name} does not fit on {gpu}\n{plan}{ways}");
+        let (name, gpu) = (&model.config.name, device.describe());
+        bail!(DoesNotFit(format!("{name} does not fit on {gpu}\n{plan}{ways}")));
     }
-    tracing::info!("{name} on {gpu}\n{plan}");
+    Ok(plan)
+}
+
+/// Loads `model` onto `device`. Returns the backend, and how many bytes its end will give back.
+///
+/// # Errors
+/// As [`plan_on`], or what the device says.
+pub(super) fn load(
+    config: &Config,
+    device: &Device,
+    model: Arc<Model>,
+    backend: BackendOptions,
+    progress: Progress<'_>,
+) -> anyhow::Result<(CudaBackend, usize)> {
+    let plan = plan_on(config, device, &model, backend, 0)?;
+    let (name, before) = (model.config.name.clone(), device.free_bytes()?);
+    tracing::info!("{name} on {}\n{plan}", device.describe());
     let mut loading = Loading::new(&name, progress);
-    let backend = CudaBackend::load(device, model, &plan, &mut |done, total| loading.moved(done, total))?;
+    let backend = CudaBackend::load(device.clone(), model, &plan, &mut |done, total| loading.moved(done, total))?;
     loading.bar.finish_and_clear();
-    Ok(backend)
+    Ok((backend, before.saturating_sub(device.free_bytes()?)))
 }
 
 /// Tells how far the weights are: a bar on a terminal, else a line in the log now and then; and every percent to whoever
 /// watches the daemon.
 struct Loading<'a> {
     name: &'a str,
-    progress: &'a dyn Fn(String),
+    progress: Progress<'a>,
     bar: ProgressBar,
     percent: u64,
 }
@@ -52,7 +78,7 @@ struct Loading<'a> {
 const LOGGED: u64 = 20;
 
 impl<'a> Loading<'a> {
-    fn new(name: &'a str, progress: &'a dyn Fn(String)) -> Self {
+    fn new(name: &'a str, progress: Progress<'a>) -> Self {
         // Hidden where the standard error is no terminal.
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
         let style =

@@ -24,6 +24,8 @@ pub(super) struct EngineMetrics {
     context: IntGaugeVec,
     agent_pages: IntGaugeVec,
     speed: GaugeVec,
+    /// The engine's own counts at the last scrape.
+    last: [u64; 5],
 }
 
 impl EngineMetrics {
@@ -49,11 +51,12 @@ impl EngineMetrics {
             context: gauges("openjet_agent_context_tokens", "Tokens of an agent's conversation.", &["agent"])?,
             agent_pages: gauges("openjet_agent_pages", "Pages of an agent's conversation.", &["agent"])?,
             speed: add(registry, GaugeVec::new(speed, &["agent"])?)?,
+            last: [0; 5],
         })
     }
 
     /// Takes the numbers of `status`.
-    pub(super) fn read(&self, status: &DaemonStatus) {
+    pub(super) fn read(&mut self, status: &DaemonStatus) {
         self.ready.set(i64::from(status.health == Health::Ready));
         self.uptime.set(status.uptime_s);
         self.requests.set(status.requests as i64);
@@ -66,14 +69,17 @@ impl EngineMetrics {
         self.agents.set(engine.agents.len() as i64);
         self.pages.with_label_values(&["free"]).set(engine.pages_free as i64);
         self.pages.with_label_values(&["used"]).set(engine.pages_total as i64 - engine.pages_free as i64);
-        for (counter, now) in [
+        let counters = [
             (&self.steps, engine.steps),
             (&self.generated, engine.tokens_generated),
             (&self.prompt_computed, engine.prompt_tokens_computed),
             (&self.prompt_cached, engine.prompt_tokens_cached),
             (&self.cancelled, engine.requests_cancelled),
-        ] {
-            counter.inc_by(now.saturating_sub(counter.get()));
+        ];
+        for ((counter, now), last) in counters.into_iter().zip(&mut self.last) {
+            // Less than before: another model was loaded, and its engine counts from 0.
+            counter.inc_by(now.checked_sub(*last).unwrap_or(now));
+            *last = now;
         }
         for agent in &engine.agents {
             let id = agent.id.to_string();

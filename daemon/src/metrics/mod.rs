@@ -2,13 +2,16 @@
 //! scrape.
 
 mod engine;
+mod samples;
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
+use openjet_proto::control::MetricSample;
 use prometheus::core::Collector;
+use prometheus::proto::MetricFamily;
 use prometheus::{Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, Registry, TextEncoder};
 
 use self::engine::EngineMetrics;
@@ -100,14 +103,25 @@ impl Metrics {
         self.drafts_accepted.inc_by(usage.drafts.1 as u64);
     }
 
+    /// All of it, as of now.
+    fn gather(&self, app: &App) -> Vec<MetricFamily> {
+        // Two scrapes at once would see each other's half.
+        let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
+        engine.read(&app.status());
+        self.registry.gather()
+    }
+
     /// All of it as text.
     fn encode(&self, app: &App) -> prometheus::Result<Vec<u8>> {
-        // Two scrapes at once would see each other's half.
-        let engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
-        engine.read(&app.status());
         let mut out = Vec::new();
-        TextEncoder::new().encode(&self.registry.gather(), &mut out)?;
+        TextEncoder::new().encode(&self.gather(app), &mut out)?;
         Ok(out)
+    }
+
+    /// All of it, number by number.
+    #[must_use]
+    pub fn samples(&self, app: &App) -> Vec<MetricSample> {
+        self.gather(app).iter().flat_map(samples::of).collect()
     }
 }
 

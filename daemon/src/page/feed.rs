@@ -17,7 +17,7 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
 
-use crate::app::{App, Phase};
+use crate::app::App;
 use crate::http::body::{Body, full};
 use crate::http::error::ApiError;
 
@@ -54,7 +54,7 @@ impl Feed {
             if feed.receiver_count() == 0 {
                 continue;
             }
-            if let Phase::Ready(serving) | Phase::Draining(serving) = &*app.phase() {
+            if let Some(serving) = app.phase().loaded() {
                 match serde_json::to_string(&*serving.engine.status()) {
                     Ok(text) => feed.send_modify(|last| *last = text.into()),
                     Err(error) => tracing::error!(%error, "a snapshot could not be written"),

@@ -4,6 +4,7 @@
 mod client;
 mod server;
 
+mod change;
 mod chat;
 mod completions;
 mod connections;

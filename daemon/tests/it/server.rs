@@ -7,6 +7,7 @@ use std::sync::mpsc;
 
 use openjetd::config::{BackendChoice, Config};
 use openjetd::run::Daemon;
+use openjetd::systemd::Sockets;
 
 /// Where the daemon listens.
 pub(crate) struct Server {
@@ -43,7 +44,7 @@ pub(crate) fn start(config: Config) -> Server {
     let (ready, address) = mpsc::channel();
     std::thread::spawn(move || {
         tokio::runtime::Runtime::new().unwrap().block_on(async {
-            let mut daemon = Daemon::start(config).await.unwrap();
+            let mut daemon = Daemon::start(config, Sockets::default()).await.unwrap();
             daemon.until_ready().await.unwrap();
             ready.send(daemon.address).unwrap();
             std::future::pending::<()>().await;

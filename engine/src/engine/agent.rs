@@ -193,10 +193,15 @@ impl Agent {
         let Some(message) = constraint.and_then(|constraint| constraint.error()).map(str::to_owned) else {
             return false;
         };
-        if let Some(run) = self.run.take() {
-            run.send(Event::Failed(RequestError::Constraint { tokens: self.facts.generated, message }));
-        }
+        self.end_with(RequestError::Constraint { tokens: self.facts.generated, message })
+    }
+
+    /// Ends the request with an error; the conversation ends with what the slot's state has seen. `false` without a request.
+    pub(super) fn end_with(&mut self, error: RequestError) -> bool {
+        let Some(run) = self.run.take() else { return false };
+        run.send(Event::Failed(error));
         self.tokens.truncate(self.consumed);
+        self.idle_since = Some(Instant::now());
         true
     }
 

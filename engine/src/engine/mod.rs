@@ -100,6 +100,7 @@ pub struct Engine {
     commands: mpsc::Sender<Command>,
     status: Arc<ArcSwap<EngineStatus>>,
     next_id: Arc<AtomicU64>,
+    turns: Arc<AtomicU64>,
     waiting: Waiting,
     vocab: usize,
     context: usize,
@@ -138,12 +139,12 @@ impl Engine {
         let (commands, inbox) = mpsc::channel();
         let (vocab, context, waiting) = (config.vocab, config.context, Waiting::new(config.queue));
         let worker = Worker::new(backend, config, inbox);
-        let status = worker.status();
+        let (status, turns) = (worker.status(), worker.turns());
         let thread = std::thread::Builder::new()
             .name("engine".into())
             .spawn(move || worker.run())
             .map_err(|e| RequestError::Unavailable(format!("its thread can't be started: {e}").into()))?;
-        let engine = Self { commands, status, next_id: Arc::new(AtomicU64::new(1)), waiting, vocab, context };
+        let engine = Self { commands, status, next_id: Arc::new(AtomicU64::new(1)), turns, waiting, vocab, context };
         Ok((engine, thread))
     }
 
@@ -158,6 +159,7 @@ impl Engine {
             Health::Ready => {}
             Health::Loading { detail } => return Err(RequestError::Unavailable(detail.as_str().into())),
             Health::Draining => return Err(RequestError::Unavailable("it is draining before a stop".into())),
+            Health::Unloaded { .. } => return Err(RequestError::Unavailable("no model is loaded".into())),
             Health::Failed { reason } => return Err(RequestError::Unavailable(reason.as_str().into())),
         }
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
@@ -174,6 +176,39 @@ impl Engine {
     #[must_use]
     pub fn status(&self) -> Arc<EngineStatus> {
         self.status.load_full()
+    }
+
+    /// How often the thread has gone round its loop: it grows several times a second, also while there is nothing to do, for as
+    /// long as no step hangs.
+    #[must_use]
+    pub fn turns(&self) -> u64 {
+        self.turns.load(Ordering::Relaxed)
+    }
+
+    /// Ends the request that an agent serves, with an error that says so; what was written stays as its conversation. `false`
+    /// when the agent served none.
+    ///
+    /// # Errors
+    /// With the agents that there are when there is no such agent, or when the engine has ended.
+    pub async fn kick(&self, agent: usize) -> Result<bool, String> {
+        self.ask(|reply| Command::Kick { agent, reply }).await?
+    }
+
+    /// Ends the engine: running and waiting requests fail with `reason`, conversations that rest go to disk, and its memory is
+    /// given back when the thread has ended, which its handle tells.
+    pub async fn shut_down(&self, reason: &str) {
+        // Either is an error only where the thread has ended already.
+        let _ = self.keep().await;
+        let _ = self.ask(|reply| Command::ShutDown { reason: reason.into(), reply }).await;
+    }
+
+    /// Brings conversations that rest to disk, then leaves the folder to another engine; nothing is kept from then on.
+    ///
+    /// # Errors
+    /// When the engine has ended.
+    pub async fn release_store(&self) -> Result<(), String> {
+        self.keep().await?;
+        self.ask(|reply| Command::ReleaseStore { reply }).await
     }
 
     /// Changes the number of agents while requests run: growing takes effect at once, shrinking when the agents beyond the new

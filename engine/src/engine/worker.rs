@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ use super::pages::PagePool;
 use super::parked::Parked;
 use super::plan::{Part, plan};
 use super::prefix::PrefixTree;
-use super::queue::Submission;
+use super::queue::{OnDisk, Submission};
 use super::status::Totals;
 use crate::backend::{Backend, BackendError};
 use crate::request::{Event, FinishReason, RequestError};
@@ -38,6 +39,12 @@ pub(super) enum Command {
     List { reply: oneshot::Sender<Vec<ConversationStatus>> },
     /// Bring to disk what rests; answer when it and all before it is there.
     Keep { reply: oneshot::Sender<()> },
+    /// End the request of an agent; answer whether it had one.
+    Kick { agent: usize, reply: oneshot::Sender<Result<bool, String>> },
+    /// Let the folder of conversations go.
+    ReleaseStore { reply: oneshot::Sender<()> },
+    /// Fail what runs and waits, for this reason, and end.
+    ShutDown { reason: Arc<str>, reply: oneshot::Sender<()> },
     /// Refuse new requests; answer when nothing runs or waits any more.
     Drain { reply: oneshot::Sender<()> },
 }
@@ -67,6 +74,9 @@ pub(super) struct Worker {
     draining: Vec<oneshot::Sender<()>>,
     pub(super) health: Health,
     pub(super) published: Arc<ArcSwap<EngineStatus>>,
+    turns: Arc<AtomicU64>,
+    /// The engine is to end.
+    over: bool,
 }
 
 impl Worker {
@@ -88,6 +98,8 @@ impl Worker {
             draining: Vec::new(),
             health: Health::Ready,
             published: Arc::new(ArcSwap::from_pointee(super::status::empty())),
+            turns: Arc::default(),
+            over: false,
             backend,
             config,
             inbox,
@@ -98,6 +110,10 @@ impl Worker {
 
     pub(super) fn status(&self) -> Arc<ArcSwap<EngineStatus>> {
         Arc::clone(&self.published)
+    }
+
+    pub(super) fn turns(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.turns)
     }
 
     /// Runs until every handle is gone and nothing is left to do, or the backend fails.
@@ -113,7 +129,8 @@ impl Worker {
 
     /// Does what there is to do, one step at most. `false` when the engine should end.
     fn turn(&mut self) -> Result<bool, BackendError> {
-        if !self.take_commands()? {
+        self.turns.fetch_add(1, Ordering::Relaxed);
+        if !self.take_commands()? || self.over {
             return Ok(false);
         }
         self.drop_cancelled()?;
@@ -173,6 +190,27 @@ impl Worker {
                 let _ = reply.send(self.store.as_ref().map(Store::list).unwrap_or_default());
             }
             Command::Keep { reply } => self.keep_all(reply)?,
+            Command::Kick { agent, reply } => {
+                let answer = self.kick(agent)?;
+                self.publish();
+                let _ = reply.send(answer);
+            }
+            Command::ReleaseStore { reply } => {
+                self.copying = None;
+                self.store = None;
+                // Nobody will bring what these wait for.
+                for waiting in self.queue.iter_mut().filter(|waiting| !waiting.ready()) {
+                    waiting.disk = OnDisk::Nothing;
+                }
+                let _ = reply.send(());
+            }
+            Command::ShutDown { reason, reply } => {
+                self.over = true;
+                self.health = Health::Draining;
+                self.publish();
+                self.fail_all(&reason);
+                let _ = reply.send(());
+            }
             Command::Drain { reply } => {
                 self.health = Health::Draining;
                 self.draining.push(reply);
@@ -180,6 +218,21 @@ impl Worker {
             }
         }
         Ok(())
+    }
+
+    /// Ends an agent's request as its operator wishes; the conversation stays up to what the slot's state has seen.
+    fn kick(&mut self, agent: usize) -> Result<Result<bool, String>, BackendError> {
+        let there = self.agents.len();
+        let Some(kicked) = self.agents.get_mut(agent) else {
+            return Ok(Err(format!("there is no agent {agent}; they are 0 to {}", there.saturating_sub(1))));
+        };
+        let served = kicked.end_with(RequestError::Kicked { tokens: kicked.facts.generated });
+        if served {
+            self.totals.requests_finished += 1;
+            self.agents[agent].last_used = self.totals.requests_finished;
+            self.resize()?;
+        }
+        Ok(Ok(served))
     }
 
     /// Grows at once; shrinks by the idle agents at the end of the list, whose conversations go to the shelf.
@@ -311,11 +364,16 @@ impl Worker {
         self.health = Health::Failed { reason: reason.to_string() };
         // Before anybody hears of it: whoever asks then is told the same.
         self.publish();
+        self.fail_all(&reason);
+    }
+
+    /// Fails every request that runs, is parked or waits.
+    fn fail_all(&mut self, reason: &Arc<str>) {
         let running = self.agents.iter_mut().filter_map(|a| a.run.take()).map(|r| r.events);
         let parked = self.parked.drain(..).filter_map(Parked::into_events);
         for events in running.chain(parked).chain(self.queue.drain(..).map(|s| s.events)) {
             // Callers that have gone away need no answer.
-            let _ = events.send(Event::Failed(RequestError::Unavailable(Arc::clone(&reason))));
+            let _ = events.send(Event::Failed(RequestError::Unavailable(Arc::clone(reason))));
         }
     }
 }

@@ -36,7 +36,7 @@ pub async fn answer(app: &Arc<App>, request: Request<Incoming>) -> Result<Respon
     let token_ids = wants_ids.then_some(prompt);
     if stream {
         let source = ChatStream::new(answer, head, serving, token_ids, usage);
-        return Ok(sse::response(source, Duration::from_secs(app.config.ping_s)));
+        return Ok(sse::response(source, Duration::from_secs(app.config().ping_s)));
     }
     let mut collected = Collected::new(token_ids);
     while let Some(piece) = answer.next().await {

@@ -41,7 +41,7 @@ pub async fn answer(app: &Arc<App>, request: Request<Incoming>) -> Result<Respon
     }
     if asked.generate.stream {
         let source = CompletionStream::new(choices, head, serving, asked.generate.include_usage);
-        return Ok(sse::response(source, Duration::from_secs(app.config.ping_s)));
+        return Ok(sse::response(source, Duration::from_secs(app.config().ping_s)));
     }
     let (mut out, mut usages) = (Vec::with_capacity(choices.len()), Vec::with_capacity(choices.len()));
     // All of them run at once; they are only collected one after the other.

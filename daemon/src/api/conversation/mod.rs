@@ -55,7 +55,7 @@ pub async fn begin(
     session: Option<String>,
     history: &'static str,
 ) -> Result<Begun, ApiError> {
-    let always = app.config.strict_calls;
+    let always = app.config().strict_calls;
     let (conversation, prompt, constraint) = prompt::prepare(serving.clone(), conversation, always).await?;
     let Conversation { generate, chat, one_call, max_tokens, .. } = conversation;
     let tools = chat.tools.as_deref();

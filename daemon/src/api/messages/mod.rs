@@ -34,7 +34,7 @@ pub async fn answer(app: &Arc<App>, request: Request<Incoming>) -> Result<Respon
     let (id, stream) = (head::new_id_after("msg_"), asked.generate.stream);
     let Begun { mut answer, .. } = conversation::begin(app, &serving, asked, session, "messages").await?;
     if stream {
-        return Ok(sse::response(MessageStream::new(answer, id, model), Duration::from_secs(app.config.ping_s)));
+        return Ok(sse::response(MessageStream::new(answer, id, model), Duration::from_secs(app.config().ping_s)));
     }
     let (mut blocks, mut end) = (Blocks::default(), None);
     while let Some(piece) = answer.next().await {

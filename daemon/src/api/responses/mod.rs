@@ -38,7 +38,7 @@ pub async fn answer(app: &Arc<App>, request: Request<Incoming>) -> Result<Respon
     let mut builder = Builder::new(model, asked.about);
     if stream {
         let source = ResponseStream::new(answer, builder, app.clone());
-        return Ok(sse::response(source, Duration::from_secs(app.config.ping_s)));
+        return Ok(sse::response(source, Duration::from_secs(app.config().ping_s)));
     }
     while let Some(piece) = answer.next().await {
         builder.piece(piece?);
