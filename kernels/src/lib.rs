@@ -13,5 +13,6 @@ mod upload;
 mod weights;
 
 pub use backend::CudaBackend;
+pub use memory::{PROMPT_ROWS, splits};
 pub use plan::{Embedding, MemoryPlan, PlanOptions, plan};
 pub use upload::Progress;

@@ -16,14 +16,15 @@ use crate::table::{MAX_SEGMENTS, Row, StepResult};
 pub(crate) const ROWS: usize = MAX_DECODE_ROWS;
 
 /// Rows of a prompt's pass: enough that weights are decoded seldom, few enough for little memory.
-pub(crate) const PROMPT_ROWS: usize = 512;
+pub const PROMPT_ROWS: usize = 512;
 
 /// Rows of one segment of a decode step: what a slot keeps of its rows until the next step costs memory for each.
 pub(crate) const SEGMENT_ROWS: usize = 24;
 
 /// Runs that a matrix's inputs are cut into where its output is added to the residual stream: enough work for all SMs, and
 /// a function of the shape alone, since it decides the order of additions.
-pub(crate) fn splits(outputs: usize, inputs: usize) -> usize {
+#[must_use]
+pub fn splits(outputs: usize, inputs: usize) -> usize {
     (1280 / outputs.div_ceil(16)).clamp(1, 4).min(inputs.div_ceil(512))
 }
 
