@@ -132,6 +132,11 @@ pub(crate) enum Verb {
         #[arg(long, value_name = "N", default_value_t = 1)]
         seed: u64,
     },
+    /// Measure a running daemon over HTTP
+    ///
+    /// Writing for 1 to 8 agents with drafts of 0 to 6 tokens, prompts, long contexts and their next requests, and writing
+    /// while another's prompt is read. Prompts are made up, and the same every time. The daemon should have nothing else to do.
+    Bench(Box<crate::bench::BenchArgs>),
     /// Print a completion script for a shell
     Completions {
         /// The shell

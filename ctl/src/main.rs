@@ -1,6 +1,7 @@
 //! `openjetctl`: looks into model files and talks to the daemon.
 
 mod agents;
+mod bench;
 mod cards;
 mod cli;
 mod client;
@@ -65,6 +66,7 @@ fn run(cli: &Cli, out: &mut Vec<u8>) -> Result<(), Failure> {
         Verb::Inspect { file, tensors } => inspect::run(file, *tensors, cli.json, out),
         Verb::Plan(args) => plan::run(args, cli.json, out),
         Verb::Synth { file, tiny, acceptance, seed } => synth::run(file, *tiny, *acceptance, *seed, cli.json, out),
+        Verb::Bench(args) => bench::run(&client(), args, cli.json, out),
         Verb::Completions { shell } => {
             clap_complete::generate(*shell, &mut cli::command(), "openjetctl", out);
             Ok(())

@@ -19,12 +19,11 @@ mod shapes;
 mod small;
 mod steps;
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
-use openjet_kernels::device::{Device, Selector, find};
+use openjet_kernels::device::{Device, Selector, driver_version, find};
 
 use chain::Chain;
 use probe::Limits;
@@ -125,8 +124,11 @@ fn run(args: &Args) -> Result<Report> {
     let gpu = args.gpu.clone().unwrap_or_default();
     let device = Device::open(&gpu)?;
     let info = find(&gpu).ok();
-    let card =
-        Card { description: device.describe(), uuid: info.as_ref().map(|info| info.uuid.clone()), driver: driver() };
+    let card = Card {
+        description: device.describe(),
+        uuid: info.as_ref().map(|info| info.uuid.clone()),
+        driver: driver_version(),
+    };
     println!("{}, driver {}", card.description, card.driver.as_deref().unwrap_or("unknown"));
     // The device code on the CPU has no limits worth a look.
     let limits = info.map(|info| probe::measure(&info, device.blocks())).transpose()?;
@@ -218,15 +220,11 @@ fn save(report: &Report, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The driver's version, where NVML tells it.
-fn driver() -> Option<String> {
-    let nvml = nvml_wrapper::Nvml::builder().lib_path(OsStr::new("libnvidia-ml.so.1")).init().ok()?;
-    nvml.sys_driver_version().ok()
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+
+    use std::ffi::OsStr;
 
     use super::*;
 

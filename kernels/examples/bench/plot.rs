@@ -50,7 +50,7 @@ fn matmuls(report: &Report) -> Chart {
 fn attention(report: &Report) -> Chart {
     let ops = report.ops.iter().filter(|op| op.group == "attention" && op.what.starts_with("Q8_0 decode"));
     let points = ops.filter_map(|op| {
-        let name = format!("{} agents, {} rows each", op.agents?, op.rows);
+        let name = format!("agents: {}, rows of each: {}", op.agents?, op.rows);
         Some((name, op.context? as f64, op.gb_s?.median))
     });
     Chart {
@@ -67,7 +67,7 @@ fn short(report: &Report) -> impl Iterator<Item = &StepTime> {
 }
 
 fn agents(report: &Report) -> Chart {
-    let points = short(report).map(|s| (format!("{} drafts", s.drafts), s.agents as f64, s.total_tok_s));
+    let points = short(report).map(|s| (format!("drafts: {}", s.drafts), s.agents as f64, s.total_tok_s));
     Chart {
         title: "All agents together, 1,024 tokens of context".into(),
         x: "agents".into(),
@@ -78,7 +78,7 @@ fn agents(report: &Report) -> Chart {
 }
 
 fn agent_steps(report: &Report) -> Chart {
-    let points = short(report).map(|s| (format!("{} drafts", s.drafts), s.agents as f64, s.ms.median));
+    let points = short(report).map(|s| (format!("drafts: {}", s.drafts), s.agents as f64, s.ms.median));
     Chart {
         title: "A step, 1,024 tokens of context".into(),
         x: "agents".into(),
@@ -92,7 +92,7 @@ fn contexts(report: &Report) -> Chart {
     let steps = report.steps.iter().filter(|s| s.drafts == 0 || s.drafts == 2);
     let steps =
         steps.filter(|s| report.steps.iter().any(|o| o.context > 1024 && (o.agents, o.drafts) == (s.agents, s.drafts)));
-    let points = steps.map(|s| (format!("{} agents, {} drafts", s.agents, s.drafts), s.context as f64, s.ms.median));
+    let points = steps.map(|s| (format!("agents: {}, drafts: {}", s.agents, s.drafts), s.context as f64, s.ms.median));
     Chart {
         title: "A step at long contexts".into(),
         x: "tokens of context of each agent".into(),

@@ -31,7 +31,7 @@ impl Limits {
 }
 
 /// Bytes that are read again and again, far more than any cache; less where memory is short.
-const READ_BYTES: usize = 4 << 30;
+const READ_BYTES: usize = 16 << 30;
 const THREADS: u32 = 512;
 const RUNS: usize = 5;
 

@@ -14,7 +14,7 @@ pub use cuda::{DeviceInfo, DeviceProblem, Selector, available, find, list};
 #[cfg(has_host_device)]
 pub use faults::Fault;
 pub(crate) use pinned::{Lane, Pinned};
-pub use watch::{Card, card};
+pub use watch::{Card, card, driver_version};
 
 /// Why the device can't go on: which call failed and the driver's words. Sticky.
 #[derive(Clone, Debug, thiserror::Error)]
