@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import time
@@ -23,13 +24,13 @@ def free_port():
 class Daemon:
     """A daemon that can be started, stopped and asked."""
 
-    def __init__(self, folder, *options):
+    def __init__(self, folder, *options, **variables):
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.control = str(folder / "control.sock")
         address = ["--listen", f"127.0.0.1:{self.port}", "--control", self.control]
         self.words = [os.environ["OPENJETD"], *address, "--backend", "cpu", *options]
-        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("OPENJET")}
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("OPENJET")} | variables
         self.process = None
 
     def start(self):
@@ -51,6 +52,13 @@ class Daemon:
         """Asks it to end, which it must do cleanly."""
         self.process.terminate()
         assert self.process.wait(timeout=STOP_LIMIT_S) == 0, "openjetd did not end cleanly"
+
+    def pause(self):
+        """Lets it do nothing, with its connections open."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self):
+        self.process.send_signal(signal.SIGCONT)
 
     def kill(self):
         if self.process:

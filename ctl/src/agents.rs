@@ -54,6 +54,7 @@ pub(crate) fn describe(agents: &[AgentStatus]) -> String {
 fn row(agent: &AgentStatus) -> [String; 9] {
     let state = match agent.state {
         AgentState::Idle => "idle",
+        AgentState::Sharing => "waiting",
         AgentState::Prefill => "reading",
         AgentState::Decode => "writing",
     };

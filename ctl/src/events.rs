@@ -39,7 +39,8 @@ fn what(what: &What) -> String {
         What::Request(end) => request(end),
         What::Action { action, uid, pid, status } => {
             let pid = pid.map_or_else(|| "unknown".to_owned(), |pid| pid.to_string());
-            format!("action    {action} by user {uid}, process {pid}: {status}")
+            let who = uid.map_or_else(|| "over HTTP".to_owned(), |uid| format!("by user {uid}, process {pid}"));
+            format!("action    {action} {who}: {status}")
         }
         What::Missed { events } => format!("missed    {events} events: this reader was too slow"),
     }

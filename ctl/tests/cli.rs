@@ -185,12 +185,14 @@ fn agent(id: usize) -> AgentStatus {
         cached_tokens: 64,
         generated_tokens: 20,
         tokens_per_second: 41.26,
+        tokens_per_second_now: 40.0,
         pages: 2,
         pages_shared: 0,
         drafts_offered: vec![10, 10],
         drafts_accepted: vec![9, 6],
         first_token_ms: Some(12.0),
         queued_ms: 0.0,
+        task: None,
         tail: None,
     }
 }

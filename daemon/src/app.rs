@@ -14,12 +14,14 @@ use crate::change::Change;
 use crate::config::Config;
 use crate::counter::{Counted, Counter};
 use crate::events::Events;
+use crate::http::admin::Admin;
 use crate::http::body::BodyLimits;
 use crate::http::error::ApiError;
 use crate::http::keys::Keys;
 use crate::metrics::Metrics;
 use crate::page::feed::Feed;
 use crate::phase::Phase;
+use crate::requests::RequestLog;
 use crate::serving::{Cut, Serving};
 use crate::systemd;
 
@@ -28,6 +30,10 @@ use crate::systemd;
 pub struct App {
     /// What open pages are told.
     pub feed: Feed,
+    /// Who may change things over HTTP.
+    pub admin: Admin,
+    /// The latest requests.
+    pub requests_over: Arc<RequestLog>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
     /// What happens, for whoever listens.
@@ -53,10 +59,12 @@ impl App {
     /// A daemon that is loading; `listen` is the address of its HTTP API.
     ///
     /// # Errors
-    /// When the metrics can't be made.
+    /// When the admin key can't be used or the metrics can't be made.
     pub fn new(config: Config, listen: String, keys: Keys) -> anyhow::Result<Self> {
         Ok(Self {
             change: Change::new(&config),
+            admin: Admin::load(&config)?,
+            requests_over: Arc::default(),
             keys: ArcSwap::from_pointee(keys),
             metrics: Arc::new(Metrics::new()?),
             config: ArcSwap::from_pointee(config),
@@ -128,6 +136,8 @@ impl App {
             health: phase.health(),
             requests: self.requests.now(),
             model: serving.map(|serving| serving.model.clone()),
+            memory: serving.and_then(|serving| serving.memory.clone()),
+            device: serving.and_then(|serving| Some(serving.card.as_ref()?.status())),
             change: self.change.progress(),
             engine: serving.map(|serving| (*serving.engine.status()).clone()),
         }

@@ -10,14 +10,15 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use hyper::StatusCode;
-use openjet_proto::control::{LoadModel, ModelStatus};
+use openjet_kernels::MemoryPlan;
+use openjet_proto::control::{LoadModel, ModelPlan, ModelStatus};
 use openjet_proto::events::What;
 use tokio::sync::{Mutex, MutexGuard};
 
 use crate::app::App;
 use crate::config::Config;
 use crate::http::error::ApiError;
-use crate::load::{Checked, DoesNotFit, Prepared};
+use crate::load::{Checked, DoesNotFit, Prepared, told};
 use crate::phase::{Phase, Reason};
 use crate::serving::Serving;
 
@@ -98,6 +99,16 @@ impl Change {
         *last = wanted;
         let model = app.phase().loaded().map(|serving| serving.model.clone());
         model.ok_or_else(|| failed(&anyhow!("the model was loaded and is gone again")))
+    }
+
+    /// What [`Change::load`] would take, without doing it.
+    ///
+    /// # Errors
+    /// [`Refused`] for a model that can't be run, whatever the memory.
+    pub async fn plan(&self, app: &Arc<App>, asked: LoadModel) -> Result<ModelPlan, Refused> {
+        let config = settings(app, &*self.begin(app)?, &asked)?;
+        let freed = app.phase().loaded().map_or(0, |old| old.gpu_bytes);
+        apart(move || plan(&config, freed, asked.replace)).await.map_err(|error| failed(&error))
     }
 
     /// Unloads the model; its requests have the time of a drain. `on_demand`: the next request loads it again. Returns its
@@ -263,6 +274,31 @@ fn settings(app: &App, last: &Config, asked: &LoadModel) -> Result<Config, Refus
     }
     config.model = file;
     Ok(config)
+}
+
+/// Plans what `config` says: beside what is on the GPU, or in its place, which would free `freed` bytes.
+fn plan(config: &Config, freed: usize, replace: bool) -> anyhow::Result<ModelPlan> {
+    let checked = Checked::read(config, &|_| ())?;
+    let model = checked.facts(config);
+    let of = |memory: Option<MemoryPlan>, fits, verdict: String| {
+        let available = memory.as_ref().and_then(|plan| plan.available).map(|bytes| bytes as u64);
+        let memory = memory.as_ref().map(told);
+        ModelPlan { model, memory, available, fits, verdict }
+    };
+    let beside = if replace { None } else { Some(checked.plan(config, 0)) };
+    let in_its_place = match beside {
+        Some(Ok(None)) => return Ok(of(None, true, "The CPU runs it, in host memory.".to_owned())),
+        Some(Ok(plan)) => {
+            return Ok(of(plan, true, "It fits beside what is loaded, which serves until then.".to_owned()));
+        }
+        Some(Err(error)) if !error.is::<DoesNotFit>() => return Err(error),
+        Some(Err(_)) | None => checked.plan(config, freed),
+    };
+    match in_its_place {
+        Ok(plan) => Ok(of(plan, true, "It takes the place of what is loaded, whose requests end first.".to_owned())),
+        Err(error) if error.is::<DoesNotFit>() => Ok(of(None, false, format!("{error:#}"))),
+        Err(error) => Err(error),
+    }
 }
 
 /// Lets the old model's requests end, tells the others, and gives its memory back.

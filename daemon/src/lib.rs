@@ -2,6 +2,7 @@
 
 pub mod api;
 pub mod app;
+pub mod card;
 pub mod change;
 pub mod config;
 pub mod control;
@@ -18,6 +19,7 @@ pub mod models;
 pub mod page;
 pub mod phase;
 pub mod reload;
+pub mod requests;
 pub mod run;
 pub mod serving;
 pub mod systemd;

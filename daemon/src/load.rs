@@ -14,22 +14,27 @@ use openjet_engine::backend::{Backend, BackendOptions, DEFAULT_AGENTS_MAX, DEFAU
 use openjet_engine::constraint::Grammars;
 use openjet_engine::engine::{Engine, EngineConfig};
 use openjet_engine::gguf::{GgufFile, Problem};
+use openjet_engine::inspect::Inspection;
 use openjet_engine::model::Model;
 use openjet_engine::step::PAGE_TOKENS;
 use openjet_engine::text::{ChatTemplate, Tokenizer, TokenizerSpec};
-use openjet_kernels::device::Device;
-use openjet_proto::control::ModelStatus;
+use openjet_kernels::MemoryPlan;
+use openjet_proto::control::{ModelStatus, TensorType};
+use openjet_proto::device::MemoryStatus;
 use tokio::sync::watch;
 
 use crate::api::head::now;
 use crate::api::sampling::SamplingDefaults;
+use crate::card::Card;
 use crate::config::Config;
 use crate::counter::Counter;
 use crate::kept::Hashing;
 use crate::serving::Serving;
 use crate::unreadable;
 
+use device::Gpu;
 pub use gpu::DoesNotFit;
+pub(crate) use gpu::told;
 
 /// The model that ships with the program.
 static SHIPPED: &[u8] = include_bytes!("../../assets/openjet-tiny-Q4_K_M.gguf");
@@ -62,7 +67,7 @@ pub struct Checked {
     pool: usize,
     options: BackendOptions,
     /// The GPU; the CPU runs it without one.
-    device: Option<Device>,
+    gpu: Option<Gpu>,
     began: Instant,
 }
 
@@ -72,6 +77,7 @@ pub struct Prepared {
     checked: Checked,
     backend: Box<dyn Backend>,
     gpu_bytes: usize,
+    memory: Option<MemoryStatus>,
     hashing: Option<Hashing>,
 }
 
@@ -98,15 +104,15 @@ impl Checked {
             );
         }
         let pool = config.ctx.unwrap_or_else(|| model.config.context.min(DEFAULT_POOL));
-        let device = device::choose(config, file.bytes().len() as u64, progress)?;
-        let most = config.agents_max.unwrap_or(if device.is_some() { DEFAULT_AGENTS_MAX } else { CPU_AGENTS });
+        let gpu = device::choose(config, file.bytes().len() as u64, progress)?;
+        let most = config.agents_max.unwrap_or(if gpu.is_some() { DEFAULT_AGENTS_MAX } else { CPU_AGENTS });
         let options = BackendOptions {
             slots: config.agents.max(most),
             pages: pool.div_ceil(PAGE_TOKENS),
             kv: config.kv,
             draft_max: config.draft,
         };
-        Ok(Self { file, model, tokenizer, template, pool, options, device, began })
+        Ok(Self { file, model, tokenizer, template, pool, options, gpu, began })
     }
 
     /// Plans its memory, on a GPU with `freed` bytes more than are free now.
@@ -114,9 +120,36 @@ impl Checked {
     /// # Errors
     /// [`DoesNotFit`] with the plan and what would fit.
     pub fn check(&self, config: &Config, freed: usize) -> anyhow::Result<()> {
-        match &self.device {
-            Some(device) => gpu::plan_on(config, device, &self.model, self.options, freed).map(|_| ()),
-            None => Ok(()),
+        self.plan(config, freed).map(drop)
+    }
+
+    /// The same, and gives the plan; none where the CPU would run it.
+    ///
+    /// # Errors
+    /// As [`Checked::check`].
+    pub fn plan(&self, config: &Config, freed: usize) -> anyhow::Result<Option<MemoryPlan>> {
+        let plan = |gpu: &Gpu| gpu::plan_on(config, &gpu.device, &self.model, self.options, freed);
+        self.gpu.as_ref().map(plan).transpose()
+    }
+
+    /// Facts about the model and its file.
+    #[must_use]
+    pub fn facts(&self, config: &Config) -> ModelStatus {
+        let facts = &self.model.config;
+        let Inspection { parameters, types, .. } = Inspection::of(&self.file);
+        let types =
+            types.into_iter().map(|usage| TensorType { name: usage.ty, tensors: usage.tensors, bytes: usage.bytes });
+        ModelStatus {
+            name: facts.name.clone(),
+            file: config.model_file().ok().flatten().map(|path| path.display().to_string()),
+            bytes: self.file.bytes().len() as u64,
+            context: facts.context,
+            vocab: facts.vocab,
+            draft_head: facts.has_draft_head,
+            parameters,
+            blocks: facts.blocks,
+            attention_blocks: facts.recurrent.iter().filter(|&&recurrent| !recurrent).count(),
+            types: types.collect(),
         }
     }
 
@@ -127,14 +160,15 @@ impl Checked {
     pub fn prepare(self, config: &Config, progress: Progress<'_>) -> anyhow::Result<Prepared> {
         progress(format!("starting the backend for {}", self.model.config.name));
         let hashing = Hashing::start(config, &self.file);
-        let (backend, gpu_bytes): (Box<dyn Backend>, _) = match &self.device {
-            Some(device) => {
-                let (backend, bytes) = gpu::load(config, device, self.model.clone(), self.options, progress)?;
-                (Box::new(backend), bytes)
+        let (backend, gpu_bytes, memory): (Box<dyn Backend>, _, _) = match &self.gpu {
+            Some(gpu) => {
+                let model = self.model.clone();
+                let (backend, bytes, memory) = gpu::load(config, &gpu.device, model, self.options, progress)?;
+                (Box::new(backend), bytes, Some(memory))
             }
-            None => (Box::new(CpuBackend::new(self.model.clone(), self.options)?), 0),
+            None => (Box::new(CpuBackend::new(self.model.clone(), self.options)?), 0, None),
         };
-        Ok(Prepared { checked: self, backend, gpu_bytes, hashing })
+        Ok(Prepared { checked: self, backend, gpu_bytes, memory, hashing })
     }
 }
 
@@ -144,8 +178,9 @@ impl Prepared {
     /// # Errors
     /// When the engine refuses its settings.
     pub fn start(self, config: &Config) -> anyhow::Result<Serving> {
-        let Self { checked, backend, gpu_bytes, hashing } = self;
-        let Checked { file, model, tokenizer, template, pool, began, .. } = checked;
+        let Self { checked, backend, gpu_bytes, memory, hashing } = self;
+        let status = checked.facts(config);
+        let Checked { file, model, tokenizer, template, pool, began, gpu, .. } = checked;
         let facts = &model.config;
         let context = pool.min(facts.context);
         let device = backend.describe();
@@ -172,14 +207,9 @@ impl Prepared {
             grammars: Grammars::new(tokenizer.clone()),
             tokenizer,
             template,
-            model: ModelStatus {
-                name: facts.name.clone(),
-                file: config.model_file().ok().flatten().map(|path| path.display().to_string()),
-                bytes: file.bytes().len() as u64,
-                context: facts.context,
-                vocab: facts.vocab,
-                draft_head: facts.has_draft_head,
-            },
+            model: status,
+            memory,
+            card: gpu.and_then(|gpu| gpu.card).map(|info| Card::watch(&info)),
             context,
             defaults: sampling_defaults(&file)?,
             loaded_at: now(),

@@ -8,9 +8,11 @@ use openjet_engine::constraint::Grammars;
 use openjet_engine::engine::Engine;
 use openjet_engine::text::{ChatTemplate, Tokenizer};
 use openjet_proto::control::ModelStatus;
+use openjet_proto::device::MemoryStatus;
 use tokio::sync::watch;
 
 use crate::api::sampling::SamplingDefaults;
+use crate::card::Card;
 use crate::counter::Counter;
 
 /// Why running requests must end, if they must.
@@ -31,6 +33,10 @@ pub struct Serving {
     pub grammars: Grammars,
     /// Facts about the model.
     pub model: ModelStatus,
+    /// What was planned for the GPU's memory, if a GPU runs it.
+    pub memory: Option<MemoryStatus>,
+    /// That GPU.
+    pub card: Option<Card>,
     /// Most tokens that one agent's context holds.
     pub context: usize,
     /// Sampling values for requests without their own.

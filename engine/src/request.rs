@@ -24,6 +24,8 @@ pub struct Request {
     pub draft: Option<usize>,
     /// Conversations with the same key go back to the same slot.
     pub session: Option<String>,
+    /// What it is about, in a line, for people who watch.
+    pub task: Option<String>,
     /// Position in `prompt` where the template's generation prompt begins, if known: a good place for a snapshot.
     pub generation_prompt_at: Option<usize>,
     /// What the text is held to, if to anything.

@@ -7,6 +7,7 @@
 //! | `PUT /v1/agents` | [`AgentCount`] | the [`AgentCount`] that is now in force |
 //! | `POST /v1/agents/ID/kick` | | [`Kicked`] |
 //! | `GET /v1/models` | | a list of [`ModelFile`] |
+//! | `POST /v1/plan` | [`LoadModel`] | the [`ModelPlan`] of what `load` would do |
 //! | `POST /v1/load` | [`LoadModel`] | the [`ModelStatus`] once it serves |
 //! | `POST /v1/unload` | | [`Unloaded`] |
 //! | `PUT /v1/drain` | [`Drain`] | [`Draining`] |
@@ -23,6 +24,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::device::{DeviceStatus, MemoryStatus};
 use crate::{EngineStatus, Health};
 
 /// The daemon at one moment.
@@ -42,6 +44,10 @@ pub struct DaemonStatus {
     pub requests: usize,
     /// What is loaded.
     pub model: Option<ModelStatus>,
+    /// What was planned for the GPU's memory, if a GPU runs it.
+    pub memory: Option<MemoryStatus>,
+    /// That GPU.
+    pub device: Option<DeviceStatus>,
     /// What is being done to load another model while this one serves.
     #[serde(default)]
     pub change: Option<String>,
@@ -64,6 +70,25 @@ pub struct ModelStatus {
     pub vocab: usize,
     /// Whether it has a draft head.
     pub draft_head: bool,
+    /// Numbers in all tensors.
+    pub parameters: u64,
+    /// Trunk blocks.
+    pub blocks: usize,
+    /// Of these, blocks with attention; the others are recurrent.
+    pub attention_blocks: usize,
+    /// How the tensors are coded, most bytes first.
+    pub types: Vec<TensorType>,
+}
+
+/// Tensors of one type.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TensorType {
+    /// Name of the type.
+    pub name: String,
+    /// How many tensors have it.
+    pub tensors: u64,
+    /// Their bytes.
+    pub bytes: u64,
 }
 
 /// A model that could be loaded.
@@ -99,6 +124,21 @@ pub struct LoadModel {
     /// Give the old model's memory up first, though both would fit.
     #[serde(default)]
     pub replace: bool,
+}
+
+/// What a model would take if it were loaded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelPlan {
+    /// The model.
+    pub model: ModelStatus,
+    /// Its plan; none where it would run on the CPU.
+    pub memory: Option<MemoryStatus>,
+    /// Bytes of the GPU's memory that it may take.
+    pub available: Option<u64>,
+    /// It could be loaded.
+    pub fits: bool,
+    /// The same in words, with what would fit if it does not.
+    pub verdict: String,
 }
 
 /// What was unloaded.

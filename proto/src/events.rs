@@ -42,8 +42,8 @@ pub enum What {
     Action {
         /// Method and path.
         action: String,
-        /// Who.
-        uid: u32,
+        /// Who; none over HTTP.
+        uid: Option<u32>,
         /// Their process, where it is known.
         pid: Option<i32>,
         /// The answer's status.

@@ -6,45 +6,84 @@ import time
 import pytest
 import websocket
 
-
-def connect(server, **options):
-    return websocket.create_connection(server.url.replace("http", "ws") + "/ws", timeout=10, **options)
+from feed import Reader
 
 
-def test_snapshots_come_five_times_a_second(server):
-    socket = connect(server)
-    socket.recv()
+def memory(server):
+    """Bytes that the daemon has in use."""
+    with open(f"/proc/{server.process.pid}/status") as status:
+        [line] = [line for line in status if line.startswith("VmRSS:")]
+    return int(line.split()[1]) * 1024
+
+
+def test_a_snapshot_comes_first_and_then_five_changes_a_second(server):
+    reader = Reader(server)
+    reader.next()
     start = time.monotonic()
-    snapshots = [json.loads(socket.recv()) for _ in range(10)]
+    states = [reader.next() for _ in range(10)]
     took = time.monotonic() - start
-    socket.close()
+    reader.close()
     assert 1.5 < took < 4, took
-    assert all(len(snapshot["agents"]) == len(server.get("/slots")) for snapshot in snapshots)
-    assert snapshots[-1]["health"] == {"state": "ready"}
+    assert reader.snapshots == 1
+    assert all(len(state["daemon"]["engine"]["agents"]) == len(server.get("/slots")) for state in states)
+    assert states[-1]["daemon"]["health"] == {"state": "ready"}
+
+
+def test_all_readers_are_told_the_same(server):
+    one, two = Reader(server), Reader(server)
+    seen = {}
+    for _ in range(10):
+        state = one.next()
+        seen[one.number] = state
+    both = 0
+    for _ in range(10):
+        state = two.next()
+        both += two.number in seen
+        assert seen.get(two.number, state) == state
+    assert both >= 3
+    one.close()
+    two.close()
 
 
 def test_a_page_of_another_origin_is_refused(server):
     with pytest.raises(websocket.WebSocketBadStatusException) as error:
-        connect(server, origin="http://elsewhere.example")
-    assert error.value.status_code == 400
+        Reader(server, origin="http://elsewhere.example")
+    assert error.value.status_code == 403
 
 
 def test_a_reader_that_talks_is_left(server):
-    socket = connect(server)
-    socket.send("hello")
+    reader = Reader(server)
+    reader.socket.send("hello")
     end = time.monotonic() + 5
     while time.monotonic() < end:
-        code, _ = socket.recv_data(control_frame=True)
+        code, data = reader.socket.recv_data(control_frame=True)
         if code == websocket.ABNF.OPCODE_CLOSE:
+            assert int.from_bytes(data[:2]) == 1008 and b"seen" in data
             return
-    pytest.fail("it still gets snapshots")
+    pytest.fail("it is still told things")
 
 
-def test_a_reader_that_stalls_gets_the_newest_snapshot_later(server, client):
-    stalled = [connect(server) for _ in range(50)]
-    before = json.loads(stalled[0].recv())["tokens_generated"]
+def test_a_hundred_readers_half_of_them_stalled_cost_no_memory(server, client):
+    stalled = [Reader(server) for _ in range(50)]
+    readers = [Reader(server) for _ in range(50)]
+    for reader in stalled + readers:
+        reader.receive()
+    for reader in readers:
+        reader.socket.send(json.dumps({"seen": reader.number}))
     client.chat.completions.create(model="any", messages=[{"role": "user", "content": "Say hello."}], max_tokens=30)
-    fresh = connect(server)
-    assert json.loads(fresh.recv())["tokens_generated"] > before
-    for socket in [*stalled, fresh]:
-        socket.close()
+    before = memory(server)
+    written = stalled[0].state["daemon"]["engine"]["tokens_generated"]
+    end = time.monotonic() + 4
+    while time.monotonic() < end:
+        for reader in readers:
+            reader.next()
+    assert memory(server) - before < 4 << 20
+    assert all(reader.number - reader.first >= 10 for reader in readers)
+    # Who was stalled has a few old messages to take in, and the newest state after that.
+    for reader in stalled[:5]:
+        for _ in range(5):
+            reader.next()
+        assert reader.snapshots == 2
+        assert reader.state["daemon"]["engine"]["tokens_generated"] >= written + 30
+    for reader in stalled + readers:
+        reader.close()

@@ -1,44 +1,63 @@
 //! A small chat, to try the model.
 
-use crate::completion::{self, Turn};
+use crate::completion;
+use crate::feed::Feed;
+use crate::format;
+use crate::turn::{Call, Role, Turn, open_call, tools};
 use leptos::prelude::*;
 use leptos::task::spawn_local;
+use openjet_proto::AgentState;
 use web_sys::{AbortController, KeyboardEvent};
 
 /// The conversation and the box below it.
 #[component]
-pub(crate) fn Chat() -> impl IntoView {
+pub(crate) fn Chat(feed: Feed) -> impl IntoView {
     let turns = RwSignal::new(Vec::<Turn>::new());
-    let draft = RwSignal::new(String::new());
+    let (draft, offered) = (RwSignal::new(String::new()), RwSignal::new(false));
     let stop = RwSignal::new_local(None::<AbortController>);
+    let session = format!("page-{:x}", (js_sys::Math::random() * 1e12) as u64);
     let busy = move || stop.with(Option::is_some);
+    let call = Memo::new(move |_| turns.with(|turns| open_call(turns)));
 
+    let own = session.clone();
     let send = move || {
-        let question = draft.get_untracked().trim().to_owned();
-        if question.is_empty() || stop.with_untracked(Option::is_some) {
+        let said = draft.get_untracked().trim().to_owned();
+        if said.is_empty() || stop.with_untracked(Option::is_some) {
             return;
         }
         draft.set(String::new());
-        turns.update(|turns| turns.push(turn("user", question)));
-        spawn_local(answer(turns, stop));
+        let answers = turns.with_untracked(|turns| open_call(turns));
+        let role = if answers.is_some() { Role::Tool } else { Role::User };
+        turns.update(|turns| turns.push(Turn { answers, ..Turn::new(role, said) }));
+        if turns.with_untracked(|turns| open_call(turns)).is_none() {
+            spawn_local(answer(turns, stop, offered.get_untracked(), own.clone()));
+        }
     };
+    let send_by_key = send.clone();
     let on_key = move |event: KeyboardEvent| {
         if event.key() == "Enter" && !event.shift_key() && !event.is_composing() {
             event.prevent_default();
-            send();
+            send_by_key();
         }
     };
+    let label = move || {
+        call.with(|call| match call {
+            Some(call) => format!("Result of {}", call.name),
+            None => "Message".to_owned(),
+        })
+    };
     view! {
-        <section class="chat" aria-labelledby="chat-title">
-            <h2 id="chat-title">"Try it"</h2>
+        <section class="panel chat" aria-labelledby="chat-title">
+            <h2 id="chat-title">"Try the model"</h2>
             <div class="turns" role="log" aria-label="Conversation" tabindex="0">
                 <For each=move || 0..turns.with(Vec::len) key=|place| *place children=move |place| view! { <Said turns place /> } />
             </div>
+            <Speed feed session busy=Signal::derive(busy) />
             <form on:submit=move |event| {
                 event.prevent_default();
                 send();
             }>
-                <label for="question">"Message"</label>
+                <label for="question">{label}</label>
                 <textarea
                     id="question"
                     rows="3"
@@ -57,10 +76,36 @@ pub(crate) fn Chat() -> impl IntoView {
                         "Stop"
                     </button>
                     <button type="button" disabled=busy on:click=move |_| turns.set(Vec::new())>"Clear"</button>
+                    <label class="check">
+                        <input id="tools" type="checkbox" on:change=move |event| offered.set(event_target_checked(&event)) />
+                        "offer it tools; you type what they give"
+                    </label>
                 </div>
             </form>
         </section>
     }
+}
+
+/// How fast the answer comes, as the agent that writes it says.
+#[component]
+fn Speed(feed: Feed, session: String, busy: Signal<bool>) -> impl IntoView {
+    let speed = feed.engine(move |engine| {
+        let own = engine
+            .agents
+            .iter()
+            .find(|agent| agent.session.as_deref() == Some(&session) && agent.state != AgentState::Idle);
+        own.map_or_else(String::new, |agent| match agent.state {
+            AgentState::Decode => {
+                format!("agent {} writes {} tokens/s", agent.id, format::rate(agent.tokens_per_second_now))
+            }
+            _ => format!(
+                "agent {} reads {}",
+                agent.id,
+                format::share(agent.prompt_done as u64, agent.prompt_tokens as u64)
+            ),
+        })
+    });
+    view! { <p class="note number" data-figure="chat">{move || if busy.get() { speed.get() } else { String::new() }}</p> }
 }
 
 /// One turn, thoughts folded.
@@ -69,8 +114,11 @@ fn Said(turns: RwSignal<Vec<Turn>>, place: usize) -> impl IntoView {
     let text = move |read: fn(&Turn) -> &str| {
         Memo::new(move |_| turns.with(|turns| turns.get(place).map_or_else(String::new, |turn| read(turn).to_owned())))
     };
-    let (role, content) = (text(|turn| turn.role), text(|turn| &turn.content));
+    let (role, content) = (text(|turn| turn.role.name()), text(|turn| &turn.content));
     let (thinking, note) = (text(|turn| &turn.thinking), text(|turn| &turn.note));
+    let calls =
+        Memo::new(move |_| turns.with(|turns| turns.get(place).map_or_else(Vec::new, |turn| turn.calls.clone())));
+    let result = text(|turn| turn.answers.as_ref().map_or("", |call| &call.name));
     view! {
         <div class="turn" data-role=role>
             <Show when=move || thinking.with(|text| !text.is_empty())>
@@ -79,53 +127,58 @@ fn Said(turns: RwSignal<Vec<Turn>>, place: usize) -> impl IntoView {
                     <div class="text">{thinking}</div>
                 </details>
             </Show>
+            <Show when=move || result.with(|name| !name.is_empty())>
+                <p class="note">"Result of " {result}</p>
+            </Show>
             <div class="text">{content}</div>
+            <For each=move || calls.get() key=|call| (call.id.clone(), call.arguments.len()) children=|call: Call| view! {
+                <div class="call">
+                    <p>"⚒ calls " <strong>{call.name}</strong></p>
+                    <pre>{call.arguments}</pre>
+                </div>
+            } />
             <p class="note">{note}</p>
         </div>
     }
 }
 
-fn turn(role: &'static str, content: String) -> Turn {
-    Turn { role, content, thinking: String::new(), note: String::new() }
-}
-
 /// Asks the model to go on with the conversation and writes its answer into the last turn.
-async fn answer(turns: RwSignal<Vec<Turn>>, stop: RwSignal<Option<AbortController>, LocalStorage>) {
+async fn answer(
+    turns: RwSignal<Vec<Turn>>,
+    stop: RwSignal<Option<AbortController>, LocalStorage>,
+    offered: bool,
+    session: String,
+) {
     let asked = turns.get_untracked();
-    turns.update(|turns| turns.push(turn("assistant", String::new())));
-    let change =
-        move |change: &dyn Fn(&mut Turn)| turns.update(|turns| turns.iter_mut().last().into_iter().for_each(change));
+    turns.update(|turns| turns.push(Turn::new(Role::Assistant, String::new())));
+    let change = move |change: &mut dyn FnMut(&mut Turn)| {
+        turns.update(|turns| turns.iter_mut().last().into_iter().for_each(change))
+    };
     let Ok(controller) = AbortController::new() else {
-        change(&|turn| turn.note = "this browser can't stop a request".to_owned());
-        return;
+        return change(&mut |turn| turn.note = "✕ this browser can't stop a request".to_owned());
     };
     let signal = controller.signal();
     stop.set(Some(controller));
-    let mut first = None;
     let mut finish = None;
-    let result = completion::ask(&asked, &signal, |addition| {
-        let now = js_sys::Date::now();
+    let take = |addition: completion::Addition| {
         finish = addition.finish.clone().or_else(|| finish.take());
-        change(&|turn| {
-            turn.content += &addition.content;
-            turn.thinking += &addition.thinking;
-            if let (Some(tokens), Some(first)) = (addition.tokens, first) {
-                turn.note = note(tokens, now - first, finish.as_deref());
-            }
+        let note = addition.speed.map(|(tokens, rate)| note(tokens, rate, finish.as_deref()));
+        let mut addition = Some(addition);
+        change(&mut |turn| {
+            addition.take().into_iter().for_each(|addition| addition.add_to(turn));
+            turn.note.extend(note.as_deref());
         });
-        first.get_or_insert(now);
-    });
-    let result = result.await;
+    };
+    let result = completion::ask(&asked, offered.then(tools), &session, &signal, take).await;
     stop.set(None);
     if let Err(error) = result {
-        let stopped = signal.aborted();
-        change(&|turn| turn.note = if stopped { "stopped".to_owned() } else { format!("error: {error}") });
+        let note = if signal.aborted() { "stopped".to_owned() } else { format!("error: {error}") };
+        change(&mut |turn| turn.note.clone_from(&note));
     }
 }
 
-/// What is said below an answer of `tokens` tokens that took `milliseconds` from its first piece to its last.
-fn note(tokens: u64, milliseconds: f64, finish: Option<&str>) -> String {
-    let rate = tokens.saturating_sub(1) as f64 * 1000.0 / milliseconds.max(1.0);
+/// What is said below an answer of `tokens` tokens.
+fn note(tokens: u64, rate: f64, finish: Option<&str>) -> String {
     let cut = if finish == Some("length") { ", cut at the limit" } else { "" };
-    format!("{tokens} tokens, {} tokens/s{cut}", crate::format::rate(rate))
+    format!("{tokens} tokens, {} tokens/s{cut}", format::rate(rate))
 }

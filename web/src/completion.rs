@@ -1,24 +1,12 @@
 //! A streamed answer of `/v1/chat/completions`.
 
+use crate::fetch::{self, words};
+use crate::turn::{Call, Turn};
 use serde::{Deserialize, Serialize};
-use wasm_bindgen::{JsCast, JsValue};
+use serde_json::Value;
+use wasm_bindgen::JsCast;
 use wasm_bindgen_futures::JsFuture;
-use web_sys::{AbortSignal, Headers, ReadableStreamDefaultReader, RequestInit, Response, TextDecoder};
-
-/// One turn of the conversation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Turn {
-    /// `user` or `assistant`.
-    pub(crate) role: &'static str,
-    /// What was said.
-    pub(crate) content: String,
-    /// What was thought before it; it isn't sent back.
-    #[serde(skip)]
-    pub(crate) thinking: String,
-    /// What there is to say about it, for people.
-    #[serde(skip)]
-    pub(crate) note: String,
-}
+use web_sys::{AbortSignal, ReadableStreamDefaultReader, TextDecodeOptions, TextDecoder};
 
 #[derive(Serialize)]
 struct Question<'a> {
@@ -26,6 +14,8 @@ struct Question<'a> {
     messages: &'a [Turn],
     stream: bool,
     stream_options: StreamOptions,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tools: Option<Value>,
 }
 
 #[derive(Serialize)]
@@ -35,11 +25,13 @@ struct StreamOptions {
 
 /// A piece of the answer.
 #[derive(Debug, Default, Deserialize)]
-pub(crate) struct Chunk {
+struct Chunk {
     #[serde(default)]
     choices: Vec<Choice>,
     #[serde(default)]
     usage: Option<Usage>,
+    #[serde(default)]
+    timings: Option<Timings>,
     #[serde(default)]
     error: Option<Problem>,
 }
@@ -58,11 +50,36 @@ struct Delta {
     content: Option<String>,
     #[serde(default)]
     reasoning_content: Option<String>,
+    #[serde(default)]
+    tool_calls: Vec<CallPiece>,
+}
+
+/// A call's beginning, with its id and name, or more of its arguments.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct CallPiece {
+    index: usize,
+    #[serde(default)]
+    id: Option<String>,
+    #[serde(default)]
+    function: FunctionPiece,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct FunctionPiece {
+    #[serde(default)]
+    name: Option<String>,
+    #[serde(default)]
+    arguments: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 struct Usage {
     completion_tokens: u64,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Timings {
+    predicted_per_second: f64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -73,49 +90,62 @@ struct Problem {
 /// What a piece adds.
 #[derive(Debug, Default)]
 pub(crate) struct Addition {
-    /// Words.
-    pub(crate) content: String,
-    /// Thoughts.
-    pub(crate) thinking: String,
+    content: String,
+    thinking: String,
+    calls: Vec<CallPiece>,
     /// Why the answer ended.
     pub(crate) finish: Option<String>,
-    /// Tokens of the whole answer.
-    pub(crate) tokens: Option<u64>,
+    /// Tokens of the whole answer, and how many a second.
+    pub(crate) speed: Option<(u64, f64)>,
+}
+
+impl Addition {
+    /// Adds it to the answer.
+    pub(crate) fn add_to(self, turn: &mut Turn) {
+        turn.content += &self.content;
+        turn.thinking += &self.thinking;
+        for piece in self.calls {
+            while turn.calls.len() <= piece.index {
+                turn.calls.push(Call::default());
+            }
+            if let Some(call) = turn.calls.get_mut(piece.index) {
+                call.id = piece.id.unwrap_or_else(|| std::mem::take(&mut call.id));
+                call.name = piece.function.name.unwrap_or_else(|| std::mem::take(&mut call.name));
+                call.arguments += &piece.function.arguments.unwrap_or_default();
+            }
+        }
+    }
 }
 
 /// Asks, and hands each piece of the answer to `take` as it comes.
 ///
 /// # Errors
 /// The server's own words, or the browser's.
-pub(crate) async fn ask(turns: &[Turn], stop: &AbortSignal, mut take: impl FnMut(Addition)) -> Result<(), String> {
-    let question = Question {
-        model: "openjet",
-        messages: turns,
-        stream: true,
-        stream_options: StreamOptions { include_usage: true },
-    };
+pub(crate) async fn ask(
+    turns: &[Turn],
+    tools: Option<Value>,
+    session: &str,
+    stop: &AbortSignal,
+    mut take: impl FnMut(Addition),
+) -> Result<(), String> {
+    let stream_options = StreamOptions { include_usage: true };
+    let question = Question { model: "openjet", messages: turns, stream: true, stream_options, tools };
     let body = serde_json::to_string(&question).map_err(|error| error.to_string())?;
-    let response = send(&body, stop).await.map_err(|error| words(&error))?;
-    if !response.ok() {
-        let text = match response.text() {
-            Ok(text) => JsFuture::from(text).await.ok().and_then(|text| text.as_string()).unwrap_or_default(),
-            Err(_) => String::new(),
-        };
-        let problem = serde_json::from_str::<Chunk>(&text).ok().and_then(|chunk| chunk.error);
-        return Err(problem.map_or_else(|| format!("status {}", response.status()), |problem| problem.message));
-    }
+    let headers = [("X-Session-Id", session)];
+    let response = fetch::send("POST", "/v1/chat/completions", &headers, Some(&body), Some(stop)).await?;
     let reader = response.body().ok_or("the answer is empty")?.get_reader();
     let reader: ReadableStreamDefaultReader = reader.unchecked_into();
     let decoder = TextDecoder::new().map_err(|error| words(&error))?;
+    let options = TextDecodeOptions::new();
+    options.set_stream(true);
     let mut events = Events::default();
     loop {
         let piece = JsFuture::from(reader.read()).await.map_err(|error| words(&error))?;
         let value = js_sys::Reflect::get(&piece, &"value".into()).map_err(|error| words(&error))?;
         let Ok(bytes) = value.dyn_into::<js_sys::Uint8Array>() else { return Ok(()) };
-        let options = web_sys::TextDecodeOptions::new();
-        options.set_stream(true);
         let text = decoder.decode_with_buffer_source_and_options(&bytes, &options).map_err(|error| words(&error))?;
         for event in events.push(&text) {
+            // What ends the stream is no JSON.
             let chunk = serde_json::from_str::<Chunk>(&event).unwrap_or_default();
             if let Some(problem) = chunk.error {
                 return Err(problem.message);
@@ -125,33 +155,17 @@ pub(crate) async fn ask(turns: &[Turn], stop: &AbortSignal, mut take: impl FnMut
     }
 }
 
-async fn send(body: &str, stop: &AbortSignal) -> Result<Response, JsValue> {
-    let headers = Headers::new()?;
-    headers.set("Content-Type", "application/json")?;
-    let request = RequestInit::new();
-    request.set_method("POST");
-    request.set_headers(&headers);
-    request.set_body(&body.into());
-    request.set_signal(Some(stop));
-    let window = web_sys::window().ok_or("no window")?;
-    JsFuture::from(window.fetch_with_str_and_init("/v1/chat/completions", &request)).await?.dyn_into()
-}
-
 fn addition(chunk: Chunk) -> Addition {
-    let mut addition = Addition { tokens: chunk.usage.map(|usage| usage.completion_tokens), ..Addition::default() };
+    let speed = chunk.usage.zip(chunk.timings);
+    let speed = speed.map(|(usage, timings)| (usage.completion_tokens, timings.predicted_per_second));
+    let mut addition = Addition { speed, ..Addition::default() };
     for choice in chunk.choices {
         addition.content += &choice.delta.content.unwrap_or_default();
         addition.thinking += &choice.delta.reasoning_content.unwrap_or_default();
+        addition.calls.extend(choice.delta.tool_calls);
         addition.finish = choice.finish_reason.or(addition.finish);
     }
     addition
-}
-
-/// What the browser says went wrong.
-fn words(error: &JsValue) -> String {
-    error
-        .dyn_ref::<js_sys::Error>()
-        .map_or_else(|| "the browser can't say what".to_owned(), |error| error.message().into())
 }
 
 /// Cuts a stream of server-sent events into the data of each.

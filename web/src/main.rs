@@ -1,20 +1,44 @@
-//! The page: what each agent does, live, and a box to try the model.
+//! The page: what each agent does, live, a way to change things, and a box to try the model.
 
+mod actions;
 mod agent;
 mod chat;
 mod completion;
+mod control;
 mod feed;
+mod fetch;
 mod format;
+mod header;
+mod history;
+mod memory;
 mod meter;
+mod model;
+mod plan;
+mod pool;
+mod requests;
 mod summary;
+mod turn;
+mod waiting;
 
+use actions::ActionsPanel;
 use agent::AgentCard;
 use chat::Chat;
+use control::Control;
 use feed::Feed;
+use header::Header;
 use leptos::prelude::*;
+use memory::Card;
+use model::Model;
+use pool::Pool;
+use requests::Requests;
 use summary::Summary;
+use waiting::Queue;
 
 fn main() {
+    // What stood there while this was being loaded.
+    if let Some(shell) = document().get_element_by_id("shell") {
+        shell.remove();
+    }
     mount_to_body(App);
 }
 
@@ -22,20 +46,29 @@ fn main() {
 #[component]
 fn App() -> impl IntoView {
     let feed = Feed::open();
-    let ids = Memo::new(move |_| feed.status.with(|status| status.as_ref().map_or(0, |status| status.agents.len())));
+    let control = Control::new(feed);
+    let agents = feed.engine(|engine| engine.agents.len());
     view! {
-        <header>
-            <h1>"OpenJet"</h1>
+        <Header feed />
+        <main data-number=move || feed.number.get().to_string()>
             <Summary feed />
-        </header>
-        <main>
             <section aria-labelledby="agents-title">
                 <h2 id="agents-title">"Agents"</h2>
                 <div class="cards">
-                    <For each=move || 0..ids.get() key=|id| *id children=move |id| view! { <AgentCard feed id /> } />
+                    <For each=move || 0..agents.get() key=|id| *id children=move |id| view! { <AgentCard feed control id /> } />
                 </div>
             </section>
-            <Chat />
+            <div class="panels">
+                <Pool feed />
+                <Card feed />
+                <Queue feed />
+                <Model feed />
+            </div>
+            <Requests feed />
+            <div class="panels wide">
+                <Chat feed />
+                <ActionsPanel feed control />
+            </div>
         </main>
     }
 }

@@ -6,6 +6,7 @@ mod daemon;
 mod env;
 mod pack;
 mod programs;
+mod readers;
 mod run;
 mod setup;
 mod sh;
@@ -29,6 +30,8 @@ enum Verb {
     Pack(pack::Args),
     /// Let many clients work with the daemon for half an hour: no error, and memory stays flat.
     Soak(soak::Args),
+    /// Keep many pages open on a daemon that writes: no slower, no more memory.
+    Readers(readers::Args),
     /// Install what building and testing need, where it is missing.
     Setup(setup::Args),
     /// Build the page that the daemon serves, into web/dist.
@@ -45,6 +48,7 @@ fn main() -> anyhow::Result<()> {
         Verb::Bench(args) => bench::run(&args),
         Verb::Pack(args) => pack::run(&args),
         Verb::Soak(args) => soak::run(&args),
+        Verb::Readers(args) => readers::run(&args),
         Verb::Setup(args) => setup::run(&args),
         Verb::Web => web::build().map(|folder| println!("{}", folder.display())),
         Verb::Announce(args) => run::announce(&args),

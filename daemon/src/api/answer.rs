@@ -8,6 +8,7 @@ use openjet_engine::request::{Event, FinishReason, Request};
 use openjet_engine::step::Logprobs;
 use openjet_engine::text::OutputPart;
 use openjet_proto::events::{RequestEnd, What};
+use openjet_proto::live::RequestRecord;
 use tokio::sync::watch;
 
 use super::usage::Usage;
@@ -16,6 +17,7 @@ use crate::app::{App, RequestGuard};
 use crate::events::Events;
 use crate::http::error::ApiError;
 use crate::metrics::Metrics;
+use crate::requests::{RequestLog, now_ms};
 use crate::serving::{Cut, Serving};
 
 /// What has become known of an answer since the last piece.
@@ -105,21 +107,31 @@ struct Clock {
 }
 
 impl Answer {
-    /// Submits `request` to the engine.
+    /// Submits `request`, which came to `path`, to the engine.
     ///
     /// # Errors
     /// What the engine refuses: overflow is 400, a full queue 503.
-    pub fn submit(app: &App, serving: &Arc<Serving>, request: Request, writer: Writer) -> Result<Self, ApiError> {
+    pub fn submit(
+        app: &App,
+        serving: &Arc<Serving>,
+        request: Request,
+        writer: Writer,
+        path: &'static str,
+    ) -> Result<Self, ApiError> {
         let guard = app.count_request(serving);
         let prompt_tokens = request.prompt.len();
         let session = request.session.clone();
         let generation = serving.engine.submit(request)?;
         let log = LogLine {
             id: generation.id,
+            path,
             session,
+            agent: None,
+            requests: app.requests_over.clone(),
             usage: Usage { prompt_tokens, ..Usage::default() },
             finish: "cancelled",
             problem: None,
+            status: None,
             metrics: app.metrics.clone(),
             events: app.events.clone(),
         };
@@ -163,6 +175,7 @@ impl Answer {
                 Event::Started { agent, cached_tokens } => {
                     self.usage.cached_tokens = cached_tokens;
                     self.agent = agent;
+                    self.log.agent = Some(agent);
                     let now = Instant::now();
                     // A request that was parked is started again.
                     if self.clock.started.replace(now).is_none() {
@@ -276,7 +289,8 @@ impl Answer {
         self.log.usage = self.usage.clone();
         self.log.finish = "failed";
         self.log.problem = Some(error.message().to_owned());
-        error
+        self.log.status = Some(error.status().as_u16());
+        error.recorded()
     }
 }
 
@@ -294,11 +308,15 @@ impl Drop for Answer {
 #[derive(Debug)]
 struct LogLine {
     id: u64,
+    path: &'static str,
     session: Option<String>,
+    agent: Option<usize>,
+    requests: Arc<RequestLog>,
     usage: Usage,
     finish: &'static str,
-    /// Why it failed, if it did.
+    /// Why it failed, if it did, and the status of the error.
     problem: Option<String>,
+    status: Option<u16>,
     metrics: Arc<Metrics>,
     events: Events,
 }
@@ -308,6 +326,23 @@ impl Drop for LogLine {
         let usage = &self.usage;
         self.metrics.ended(self.finish, usage);
         let (offered, accepted) = usage.drafts;
+        self.requests.add(RequestRecord {
+            id: Some(self.id),
+            ended_ms: now_ms(),
+            path: self.path.to_owned(),
+            session: self.session.clone(),
+            agent: self.agent,
+            prompt_tokens: usage.prompt_tokens,
+            cached_tokens: usage.cached_tokens,
+            generated_tokens: usage.completion_tokens,
+            tokens_per_second: usage.tokens_per_second(),
+            drafts_offered: offered,
+            drafts_accepted: accepted,
+            queued_ms: usage.queued.as_secs_f64() * 1e3,
+            first_token_ms: usage.prefill.as_secs_f64() * 1e3,
+            finish: self.finish.to_owned(),
+            error: self.status.zip(self.problem.as_ref()).map(|(status, problem)| format!("{status}: {problem}")),
+        });
         tracing::info!(
             request = self.id,
             session = self.session.as_deref().unwrap_or("-"),

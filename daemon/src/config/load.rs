@@ -141,6 +141,11 @@ impl Config {
         within("write_timeout_s", config.write_timeout_s, 1, 3600)?;
         within("connections", config.connections as u64, 1, 1_000_000)?;
         within("ping_s", config.ping_s, 1, 3600)?;
+        if config.admin_on_loopback && !super::is_loopback(&config.listen) {
+            let why = "only users of this machine may change things without a key: set admin_key instead";
+            let what = format!("`listen` is {}, which other machines reach; {why}", config.listen);
+            return Err(("admin_on_loopback", what));
+        }
         within("drain_s", config.drain_s, 0, 86_400)?;
         if let Some(reserve) = config.gpu_reserve_mib {
             within("gpu_reserve_mib", reserve, 0, 1 << 20)?;
@@ -301,6 +306,7 @@ mod tests {
                 "gpu_reserve_mib",
                 "ctx",
                 "api_keys",
+                "admin_key",
                 "state_dir",
                 "show_text",
             ];

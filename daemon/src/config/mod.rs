@@ -57,6 +57,10 @@ pub struct Config {
     pub api_keys: Option<PathBuf>,
     /// Origins whose web pages may use the API.
     pub cors_origins: Vec<String>,
+    /// File of the key with which the page may change things; without it systemd's credential `admin-key`, if there is one.
+    pub admin_key: Option<PathBuf>,
+    /// Let everybody who reaches the page change things; only where `listen` is a loopback address.
+    pub admin_on_loopback: bool,
     /// Listen on an address that other machines reach, though no key is asked for.
     pub listen_without_key: bool,
     /// Unix socket for control; a place that suits the machine without it.
@@ -125,6 +129,8 @@ impl Default for Config {
             listen: "127.0.0.1:18080".to_owned(),
             api_keys: None,
             cors_origins: Vec::new(),
+            admin_key: None,
+            admin_on_loopback: false,
             listen_without_key: false,
             control: None,
             backend: BackendChoice::Auto,
@@ -180,9 +186,7 @@ impl Config {
     /// Whether status may show what agents write.
     #[must_use]
     pub fn shows_text(&self) -> bool {
-        let host = self.listen.rsplit_once(':').map_or(self.listen.as_str(), |(host, _)| host);
-        let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
-        self.show_text.unwrap_or(host == "localhost" || address.is_ok_and(|address| address.is_loopback()))
+        self.show_text.unwrap_or(is_loopback(&self.listen))
     }
 
     /// The control socket's path.
@@ -192,4 +196,14 @@ impl Config {
             .clone()
             .unwrap_or_else(|| openjet_proto::socket::default_control_socket(rustix::process::geteuid().as_raw()))
     }
+}
+
+/// Whether `address`, a host and perhaps a port, is reached by this machine alone.
+pub(crate) fn is_loopback(address: &str) -> bool {
+    let host = match address.rsplit_once(':') {
+        Some((host, _)) if !host.contains(':') || host.ends_with(']') => host,
+        _ => address,
+    };
+    let ip = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    host.eq_ignore_ascii_case("localhost") || ip.is_ok_and(|ip| ip.is_loopback())
 }

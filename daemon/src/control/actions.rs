@@ -65,6 +65,11 @@ impl Control {
         reply(&list)
     }
 
+    pub(super) async fn plan(&self, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
+        let asked: LoadModel = body(request, "send {\"model\": \"NAME\"}").await?;
+        reply(&self.app.change.plan(&self.app, asked).await?)
+    }
+
     pub(super) async fn load(&self, request: Request<Incoming>) -> Result<Response<Body>, Refusal> {
         let asked: LoadModel = body(request, "send {\"model\": \"NAME\"}").await?;
         let app = self.app.clone();

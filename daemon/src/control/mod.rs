@@ -60,6 +60,7 @@ impl Control {
             ("PUT", "/v1/agents") => self.set_agents(request).await,
             ("POST", _) if agent.is_some() => self.kick(agent.unwrap_or_default()).await,
             ("GET", "/v1/models") => self.models().await,
+            ("POST", "/v1/plan") => self.plan(request).await,
             ("POST", "/v1/load") => self.load(request).await,
             ("POST", "/v1/unload") => self.unload().await,
             ("PUT", "/v1/drain") => self.drain(request).await,
@@ -75,7 +76,9 @@ impl Control {
 
     /// One line for each change that somebody asked for, done or not.
     fn audit(&self, method: &Method, path: &str, peer: Option<Peer>, status: StatusCode, problem: Option<&str>) {
-        let Peer { uid, gid, pid } = peer.unwrap_or_default();
+        // Who comes over HTTP has the admin key, or is any user of this machine where the settings allow that.
+        let (uid, gid) = (peer.map(|peer| peer.uid), peer.map(|peer| peer.gid));
+        let pid = peer.and_then(|peer| peer.pid);
         let (action, status) = (format!("{method} {path}"), status.as_u16());
         tracing::info!(target: AUDIT, uid, gid, pid, action, status, problem, "control");
         self.app.events.tell(What::Action { action, uid, pid, status });
@@ -88,7 +91,7 @@ fn misdirected(method: &Method, path: &str, kick: bool) -> Refusal {
         "/v1/status" | "/v1/models" | "/v1/conversations" | "/v1/metrics" | "/v1/events" => "GET",
         "/v1/agents" | "/v1/log" => "GET or PUT",
         "/v1/drain" => "PUT",
-        "/v1/load" | "/v1/unload" | "/v1/forget" => "POST",
+        "/v1/plan" | "/v1/load" | "/v1/unload" | "/v1/forget" => "POST",
         _ if kick => "POST",
         _ => {
             let message = format!("there is no {path} on the control socket");

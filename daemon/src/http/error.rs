@@ -22,6 +22,10 @@ struct Inner {
     overflow: Option<(usize, usize)>,
     retry_after_s: Option<u64>,
     allow: Option<&'static str>,
+    /// Browsers are to ask for a key.
+    challenge: bool,
+    /// It stands in the log of requests already.
+    recorded: bool,
 }
 
 /// Whose shape an error has.
@@ -44,6 +48,8 @@ impl ApiError {
             overflow: None,
             retry_after_s: None,
             allow: None,
+            challenge: false,
+            recorded: false,
         }))
     }
 
@@ -60,7 +66,20 @@ impl ApiError {
     /// 401.
     pub fn unauthorized(message: impl Into<String>) -> Self {
         let message = format!("{}; send it as `Authorization: Bearer KEY` or `x-api-key: KEY`", message.into());
-        Self::new(StatusCode::UNAUTHORIZED, "authentication_error", message).with_code("invalid_api_key")
+        let mut error = Self::new(StatusCode::UNAUTHORIZED, "authentication_error", message);
+        error.0.challenge = true;
+        error.with_code("invalid_api_key")
+    }
+
+    /// 401: the admin key, which goes into `header`.
+    pub fn unauthorized_admin(message: impl Into<String>, header: &str) -> Self {
+        let message = format!("{}; send it as `{header}: KEY`", message.into());
+        Self::new(StatusCode::UNAUTHORIZED, "authentication_error", message).with_code("invalid_admin_key")
+    }
+
+    /// 403.
+    pub fn forbidden(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "permission_error", message).with_code("forbidden")
     }
 
     /// 429: one client's share is used up.
@@ -133,6 +152,19 @@ impl ApiError {
         if self.0.overflow.is_some() { self.with_param(param) } else { self }
     }
 
+    /// The same, which the log of requests has.
+    #[must_use]
+    pub fn recorded(mut self) -> Self {
+        self.0.recorded = true;
+        self
+    }
+
+    /// Whether the log of requests has it already.
+    #[must_use]
+    pub fn is_recorded(&self) -> bool {
+        self.0.recorded
+    }
+
     /// The HTTP status.
     #[must_use]
     pub fn status(&self) -> StatusCode {
@@ -197,7 +229,7 @@ impl ApiError {
         if let Some(seconds) = self.0.retry_after_s {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
-        if self.0.status == StatusCode::UNAUTHORIZED {
+        if self.0.challenge {
             // Browsers then ask for it, for the page.
             let scheme = HeaderValue::from_static("Basic realm=\"openjet\", charset=\"UTF-8\"");
             response.headers_mut().insert(WWW_AUTHENTICATE, scheme);

@@ -1,5 +1,6 @@
 //! HTTP: connections, limits, bodies, errors. What the endpoints do is in [`crate::api`] and [`crate::control`].
 
+pub mod admin;
 pub mod body;
 pub mod cors;
 pub mod error;

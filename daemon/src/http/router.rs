@@ -10,9 +10,11 @@ use super::body::{Body, json_response};
 use super::cors;
 use super::error::{ApiError, Family};
 use super::server::Handler;
-use crate::api;
+use crate::api::head::session;
 use crate::app::App;
-use crate::{metrics, page};
+use crate::control::Control;
+use crate::requests::refused;
+use crate::{api, metrics, page};
 
 /// Answers the HTTP API's requests.
 #[derive(Clone, Debug)]
@@ -20,6 +22,9 @@ pub struct Router {
     /// The daemon.
     pub app: Arc<App>,
 }
+
+/// Below this path is what the control socket serves, for those who may change things.
+const CONTROL: &str = "/control/";
 
 /// The HTTP API's endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +44,7 @@ enum Endpoint {
     Embeddings,
     OpenApi,
     Metrics,
+    Control,
     Feed,
     Page,
 }
@@ -61,6 +67,7 @@ impl Endpoint {
             "/openapi.json" => Self::OpenApi,
             "/metrics" => Self::Metrics,
             "/ws" => Self::Feed,
+            _ if path.starts_with(CONTROL) => Self::Control,
             _ if path.starts_with("/v1/models/") => Self::Model,
             _ if page::file(path).is_some() => Self::Page,
             _ => return None,
@@ -69,11 +76,20 @@ impl Endpoint {
 
     /// Whether it asks something of the model, which is loaded for it if it was unloaded for want of use.
     fn needs_model(self) -> bool {
-        !matches!(self, Self::Health | Self::Embeddings | Self::OpenApi | Self::Metrics | Self::Feed | Self::Page)
+        let about_it =
+            matches!(self, Self::Health | Self::OpenApi | Self::Metrics | Self::Control | Self::Feed | Self::Page);
+        !about_it && self != Self::Embeddings
+    }
+
+    /// Whether it has a model write.
+    fn writes(self) -> bool {
+        matches!(self, Self::Chat | Self::Completions | Self::Messages | Self::Responses)
     }
 
     fn allow(self) -> &'static str {
         match self {
+            // The control API says itself what it takes.
+            Self::Control => "",
             Self::Chat
             | Self::Completions
             | Self::Messages
@@ -99,9 +115,15 @@ impl Handler for Router {
     async fn handle(&self, request: Request<Incoming>) -> Response<Body> {
         let family = family(&request);
         let origin = cors::allowed(&request, &self.app.config().cors_origins);
+        let path = request.uri().path().to_owned();
+        let conversation = session(&request).ok().flatten();
         let mut response = match self.admitted(request, origin.is_some()).await {
             Ok(response) => response,
             Err(error) => {
+                if Endpoint::of(&path).is_some_and(Endpoint::writes) && !error.is_recorded() {
+                    let reason = format!("{}: {}", error.status().as_u16(), error.message());
+                    self.app.requests_over.add(refused(path, conversation, reason));
+                }
                 tracing::debug!(status = error.status().as_u16(), message = error.message(), "refused");
                 error.to_response(family)
             }
@@ -138,6 +160,16 @@ impl Router {
         }))
     }
 
+    /// Hands a request to the control API, for whoever may change things.
+    async fn control(&self, mut request: Request<Incoming>) -> Result<Response<Body>, ApiError> {
+        self.app.admin.admit(&request)?;
+        let path = request.uri().path();
+        let inner = path.get(CONTROL.len() - 1..).unwrap_or_default();
+        let uri = inner.parse().map_err(|error| ApiError::not_found(format!("there is no {path}: {error}")))?;
+        *request.uri_mut() = uri;
+        Ok(Control { app: self.app.clone() }.handle(request).await)
+    }
+
     async fn answer(&self, request: Request<Incoming>) -> Result<Response<Body>, ApiError> {
         let path = request.uri().path().to_owned();
         let endpoint = Endpoint::of(&path).ok_or_else(|| {
@@ -145,6 +177,7 @@ impl Router {
         })?;
         let method = request.method();
         let allowed = match endpoint.allow() {
+            "" => true,
             "POST" => method == Method::POST,
             _ => method == Method::GET || method == Method::HEAD,
         };
@@ -173,7 +206,8 @@ impl Router {
             Endpoint::Responses => api::responses::answer(app, request).await,
             Endpoint::Tokenize => api::text::tokenize(app, request).await,
             Endpoint::Detokenize => api::text::detokenize(app, request).await,
-            Endpoint::Feed => page::feed::open(app, request),
+            Endpoint::Control => self.control(request).await,
+            Endpoint::Feed => page::socket::open(app, request),
             Endpoint::Page => page::file(&path).ok_or_else(|| ApiError::not_found(path)),
             Endpoint::ApplyTemplate => api::text::apply_template(app, request).await,
         }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail};
-use openjet_kernels::device::{Device, Selector};
+use openjet_kernels::device::{Device, DeviceInfo, Selector, find};
 
 use super::Progress;
 use crate::config::{BackendChoice, Config};
@@ -15,12 +15,20 @@ const LARGE_MODEL: u64 = 2 << 30;
 /// Time between two looks for the driver.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// An open GPU.
+#[derive(Debug)]
+pub(super) struct Gpu {
+    pub(super) device: Device,
+    /// The same as its driver knows it; the emulated device of tests is no card.
+    pub(super) card: Option<DeviceInfo>,
+}
+
 /// Opens the GPU that `config` asks for, or the first; none where the CPU runs a model of `bytes` bytes. Where there must be a
 /// GPU, it waits for its driver as long as `gpu_wait_s` says: at boot it may come later than the daemon.
 ///
 /// # Errors
 /// Why there is no such GPU.
-pub(super) fn choose(config: &Config, bytes: u64, progress: Progress<'_>) -> anyhow::Result<Option<Device>> {
+pub(super) fn choose(config: &Config, bytes: u64, progress: Progress<'_>) -> anyhow::Result<Option<Gpu>> {
     if config.backend == BackendChoice::Cpu {
         return Ok(None);
     }
@@ -31,7 +39,7 @@ pub(super) fn choose(config: &Config, bytes: u64, progress: Progress<'_>) -> any
     let patience =
         if asked || has_nvidia_card(Path::new("/sys/bus/pci/devices")) { config.gpu_wait() } else { Duration::ZERO };
     match open(&selector, patience, progress) {
-        Ok(device) => Ok(Some(device)),
+        Ok(device) => Ok(Some(Gpu { device, card: find(&selector).ok() })),
         Err(problem) if asked => Err(problem),
         Err(problem) if bytes > LARGE_MODEL => bail!(
             "{problem}; a model of {:.1} GB is very slow on a CPU; to run it there all the same, start with --backend cpu",

@@ -8,8 +8,9 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use openjet_engine::backend::BackendOptions;
 use openjet_engine::model::Model;
 use openjet_kernels::device::Device;
-use openjet_kernels::plan::{CONTEXT_ESTIMATE, DISPLAY_RESERVE, PlanOptions, plan, ways_out};
+use openjet_kernels::plan::{CONTEXT_ESTIMATE, DISPLAY_RESERVE, Part, PlanOptions, plan, ways_out};
 use openjet_kernels::{CudaBackend, MemoryPlan};
+use openjet_proto::device::{MemoryPart, MemoryStatus};
 
 use super::Progress;
 use crate::config::Config;
@@ -45,7 +46,7 @@ pub(super) fn plan_on(
     Ok(plan)
 }
 
-/// Loads `model` onto `device`. Returns the backend, and how many bytes its end will give back.
+/// Loads `model` onto `device`. Returns the backend, how many bytes its end will give back, and the plan for people.
 ///
 /// # Errors
 /// As [`plan_on`], or what the device says.
@@ -55,14 +56,28 @@ pub(super) fn load(
     model: Arc<Model>,
     backend: BackendOptions,
     progress: Progress<'_>,
-) -> anyhow::Result<(CudaBackend, usize)> {
+) -> anyhow::Result<(CudaBackend, usize, MemoryStatus)> {
     let plan = plan_on(config, device, &model, backend, 0)?;
     let (name, before) = (model.config.name.clone(), device.free_bytes()?);
     tracing::info!("{name} on {}\n{plan}", device.describe());
     let mut loading = Loading::new(&name, progress);
     let backend = CudaBackend::load(device.clone(), model, &plan, &mut |done, total| loading.moved(done, total))?;
     loading.bar.finish_and_clear();
-    Ok((backend, before.saturating_sub(device.free_bytes()?)))
+    Ok((backend, before.saturating_sub(device.free_bytes()?), told(&plan)))
+}
+
+/// A plan for people who watch.
+pub(crate) fn told(plan: &MemoryPlan) -> MemoryStatus {
+    let part = |part: &Part| {
+        let (name, detail) = (part.name.to_owned(), part.detail.clone());
+        MemoryPart { name, detail, bytes: part.bytes as u64 }
+    };
+    MemoryStatus {
+        parts: plan.parts.iter().map(part).collect(),
+        total: plan.total as u64,
+        host: plan.host.iter().map(part).collect(),
+        page_bytes: plan.page_bytes as u64,
+    }
 }
 
 /// Tells how far the weights are: a bar on a terminal, else a line in the log now and then; and every percent to whoever

@@ -6,6 +6,14 @@ use prometheus::{Gauge, GaugeVec, IntCounter, IntGauge, IntGaugeVec, Opts, Regis
 
 use super::add;
 
+/// Names of the states, as labels.
+const STATES: [(AgentState, &str); 4] = [
+    (AgentState::Idle, "idle"),
+    (AgentState::Sharing, "sharing"),
+    (AgentState::Prefill, "prefill"),
+    (AgentState::Decode, "decode"),
+];
+
 /// Metrics that are set from the engine's status at each scrape.
 #[derive(Debug)]
 pub(super) struct EngineMetrics {
@@ -83,9 +91,7 @@ impl EngineMetrics {
         }
         for agent in &engine.agents {
             let id = agent.id.to_string();
-            for (state, name) in
-                [(AgentState::Idle, "idle"), (AgentState::Prefill, "prefill"), (AgentState::Decode, "decode")]
-            {
+            for (state, name) in STATES {
                 self.state.with_label_values(&[id.as_str(), name]).set(i64::from(agent.state == state));
             }
             self.context.with_label_values(&[&id]).set(agent.context_tokens as i64);

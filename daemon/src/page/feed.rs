@@ -1,64 +1,86 @@
-//! Snapshots of the engine for open pages, over a WebSocket. All pages share each snapshot, and a slow one misses some.
+//! What open pages are told: a task that looks at the daemon a few times a second, while anybody reads, and writes what has
+//! changed once for all readers.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use futures_util::{SinkExt, StreamExt};
-use hyper::body::Incoming;
-use hyper::header::{
-    CONNECTION, HOST, HeaderMap, HeaderValue, ORIGIN, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION,
-    UPGRADE,
-};
-use hyper::{Request, Response, StatusCode, Uri};
-use hyper_util::rt::TokioIo;
+use openjet_proto::live::{Live, ToPage};
+use openjet_proto::patch::Patch;
+use serde_json::{Value, json};
 use tokio::sync::watch;
-use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
-use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
-use tokio_tungstenite::tungstenite::{Message, Utf8Bytes};
+use tokio_tungstenite::tungstenite::Utf8Bytes;
 
 use crate::app::App;
-use crate::http::body::{Body, full};
-use crate::http::error::ApiError;
 
-/// Time between snapshots.
+/// Time between messages.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// Most pages that are fed at once.
-const READERS: usize = 256;
-
-/// A reader that takes longer than this for one snapshot is dropped.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-/// Bytes of the largest message that a reader may send; it has nothing to say.
-const MESSAGE_BYTES: usize = 4096;
-
-/// Hands snapshots to all readers.
+/// The latest message, for any number of readers.
 #[derive(Debug)]
-pub struct Feed(watch::Sender<Utf8Bytes>);
+pub struct Feed(watch::Sender<Option<Arc<Frame>>>);
+
+/// One message: as a change, and as a snapshot for who has missed the one before.
+#[derive(Debug)]
+pub struct Frame {
+    /// Its number.
+    pub number: u64,
+    /// What has changed; none where there was nothing before it.
+    change: Option<Utf8Bytes>,
+    state: Value,
+    snapshot: OnceLock<Utf8Bytes>,
+}
+
+impl Frame {
+    /// The message after that with the number `before`, if that was seen.
+    #[must_use]
+    pub fn after(&self, before: Option<u64>) -> Utf8Bytes {
+        match &self.change {
+            Some(change) if before.is_some_and(|before| before + 1 == self.number) => change.clone(),
+            _ => {
+                let write = || json!(ToPage::Snapshot { number: self.number, state: self.state.clone() });
+                self.snapshot.get_or_init(|| write().to_string().into()).clone()
+            }
+        }
+    }
+}
 
 impl Feed {
-    /// A feed that has no snapshot yet.
+    /// A feed that has said nothing yet.
     #[must_use]
     pub fn new() -> Self {
-        Self(watch::Sender::new(Utf8Bytes::default()))
+        Self(watch::Sender::new(None))
     }
 
-    /// Makes snapshots for as long as there is an engine and somebody reads.
+    /// A place among the readers.
+    #[must_use]
+    pub fn subscribe(&self) -> watch::Receiver<Option<Arc<Frame>>> {
+        self.0.subscribe()
+    }
+
+    /// How many read.
+    #[must_use]
+    pub fn readers(&self) -> usize {
+        self.0.receiver_count()
+    }
+
+    /// Writes messages for as long as somebody reads.
     pub async fn run(app: Arc<App>) {
         let mut ticks = tokio::time::interval(PERIOD);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut number = 0;
         loop {
             ticks.tick().await;
             let feed = &app.feed.0;
             if feed.receiver_count() == 0 {
+                // Nobody has seen the last one.
+                feed.send_replace(None);
                 continue;
             }
-            if let Some(serving) = app.phase().loaded() {
-                match serde_json::to_string(&*serving.engine.status()) {
-                    Ok(text) => feed.send_modify(|last| *last = text.into()),
-                    Err(error) => tracing::error!(%error, "a snapshot could not be written"),
-                }
+            number += 1;
+            let last = feed.borrow().clone();
+            match frame(number, last.as_deref(), &live(&app)) {
+                Ok(frame) => drop(feed.send_replace(Some(Arc::new(frame)))),
+                Err(error) => tracing::error!(%error, "a message for the page could not be written"),
             }
         }
     }
@@ -70,78 +92,16 @@ impl Default for Feed {
     }
 }
 
-/// Turns a request into a feed.
-///
-/// # Errors
-/// 400 for what is no WebSocket handshake or comes from another site's page, 503 when too many pages are open.
-pub fn open(app: &Arc<App>, mut request: Request<Incoming>) -> Result<Response<Body>, ApiError> {
-    let key = accept_key(request.headers())?;
-    if app.feed.0.receiver_count() >= READERS {
-        return Err(ApiError::unavailable(format!("{READERS} pages are open already"), 5));
-    }
-    let snapshots = app.feed.0.subscribe();
-    let upgrade = hyper::upgrade::on(&mut request);
-    tokio::spawn(async move {
-        match upgrade.await {
-            Ok(upgraded) => serve(TokioIo::new(upgraded), snapshots).await,
-            Err(error) => tracing::debug!(%error, "a WebSocket did not come about"),
-        }
+/// Everything that pages show.
+fn live(app: &App) -> Live {
+    Live { daemon: app.status(), requests: app.requests_over.list(), actions: app.admin.actions() }
+}
+
+fn frame(number: u64, last: Option<&Frame>, live: &Live) -> serde_json::Result<Frame> {
+    let state = serde_json::to_value(live)?;
+    let change = last.map(|last| {
+        let change = Patch::between(&last.state, &state).unwrap_or(Patch::Members(Default::default()));
+        serde_json::to_string(&ToPage::Update { number, change })
     });
-    let mut response = Response::new(full(""));
-    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    let headers = response.headers_mut();
-    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
-    headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
-    headers.insert(SEC_WEBSOCKET_ACCEPT, key);
-    Ok(response)
-}
-
-fn accept_key(headers: &HeaderMap) -> Result<HeaderValue, ApiError> {
-    let is = |name, value: &str| {
-        headers.get(name).and_then(|v: &HeaderValue| v.to_str().ok()).is_some_and(|v| v.eq_ignore_ascii_case(value))
-    };
-    if !is(UPGRADE, "websocket") || !is(SEC_WEBSOCKET_VERSION, "13") {
-        return Err(ApiError::bad_request("this path is for WebSockets, version 13"));
-    }
-    // Browsers say which site a page is from, and let every site open WebSockets to every other.
-    if let Some(origin) = headers.get(ORIGIN) {
-        let origin = origin.to_str().ok().and_then(|origin| origin.parse::<Uri>().ok());
-        let site = origin.as_ref().and_then(|origin| origin.authority()).map(ToString::to_string);
-        if site.is_none_or(|site| !is(HOST, &site)) {
-            return Err(ApiError::bad_request("pages of other sites can't read this"));
-        }
-    }
-    let key = headers.get(SEC_WEBSOCKET_KEY).ok_or_else(|| ApiError::bad_request("Sec-WebSocket-Key is missing"))?;
-    HeaderValue::from_str(&derive_accept_key(key.as_bytes()))
-        .map_err(|error| ApiError::internal(format!("the WebSocket's key can't be answered: {error}")))
-}
-
-/// Sends snapshots until the reader leaves, sends something odd, or is too slow.
-async fn serve<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(
-    stream: S,
-    mut snapshots: watch::Receiver<Utf8Bytes>,
-) {
-    let config = WebSocketConfig::default().max_message_size(Some(MESSAGE_BYTES)).max_frame_size(Some(MESSAGE_BYTES));
-    let mut socket = WebSocketStream::from_raw_socket(stream, Role::Server, Some(config)).await;
-    loop {
-        tokio::select! {
-            changed = snapshots.changed() => {
-                if changed.is_err() {
-                    break;
-                }
-                let snapshot = snapshots.borrow_and_update().clone();
-                match tokio::time::timeout(PATIENCE, socket.send(Message::Text(snapshot))).await {
-                    Ok(Ok(())) => {}
-                    Ok(Err(_)) | Err(_) => break,
-                }
-            }
-            message = socket.next() => match message {
-                // Pings are answered by the library.
-                Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
-                _ => break,
-            },
-        }
-    }
-    // The reader may be gone already.
-    let _gone = tokio::time::timeout(PATIENCE, socket.close(None)).await;
+    Ok(Frame { number, change: change.transpose()?.map(Utf8Bytes::from), state, snapshot: OnceLock::new() })
 }

@@ -1,6 +1,7 @@
-//! The page and its feed of snapshots.
+//! The page and what it is told.
 
 pub mod feed;
+pub mod socket;
 
 use bytes::Bytes;
 use hyper::Response;

@@ -102,7 +102,7 @@ fn what_happens_is_told_as_it_happens() {
     match next().what {
         openjet_proto::events::What::Action { action, uid, pid, status } => {
             assert_eq!(
-                (action.as_str(), uid, pid, status),
+                (action.as_str(), uid.unwrap(), pid, status),
                 ("PUT /v1/agents", own, Some(std::process::id() as i32), 200)
             );
         }

@@ -7,6 +7,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::EngineConfig;
 use super::queue::Submission;
+use super::recent::Recent;
 use crate::drafts::{DepthController, Lookup, StepCost};
 use crate::request::{Event, Finish, FinishReason, Request, RequestError, Usage};
 use crate::step::{DraftSource, PAGE_TOKENS, PageId, SlotId};
@@ -59,6 +60,10 @@ pub(super) struct Facts {
     pub(super) queued: Duration,
     pub(super) first_token: Option<Duration>,
     pub(super) tokens_per_second: f64,
+    /// Tokens as they come.
+    pub(super) recent: Recent,
+    /// What was asked, in a line.
+    pub(super) task: Option<String>,
 }
 
 /// A request being served.
@@ -78,6 +83,8 @@ pub(super) struct Run {
     latest_token: Option<Instant>,
     /// Positions, multiples of a page, at which the prompt leaves a state to go on from.
     pub(super) snapshots: BTreeSet<usize>,
+    /// When it last had to give up its slot.
+    pub(super) parked_at: Option<Instant>,
     /// Another agent is reading what this prompt begins with; it waits to share it.
     pub(super) waits: bool,
     /// What the draft head proposes to follow the newest token.
@@ -116,7 +123,8 @@ impl Agent {
         self.session.clone_from(&request.session);
         self.history = request.generation_prompt_at.unwrap_or(prompt_tokens);
         self.saved = false;
-        self.facts = Facts { prompt_tokens, cached_tokens: reused, queued: at.elapsed(), ..Facts::default() };
+        let task = request.task.clone();
+        self.facts = Facts { prompt_tokens, cached_tokens: reused, queued: at.elapsed(), task, ..Facts::default() };
         let mut lookup = Lookup::default();
         if config.lookup {
             lookup.extend(&request.prompt);
@@ -131,6 +139,7 @@ impl Agent {
             first_token: None,
             latest_token: None,
             snapshots: snapshots(&request, config, reused),
+            parked_at: None,
             waits: false,
             proposal: Vec::new(),
             lookup,
@@ -174,6 +183,7 @@ impl Agent {
             run.lookup.extend(&ids);
         }
         self.facts.generated += ids.len();
+        self.facts.recent.add(Instant::now(), ids.len());
         run.clock(&mut self.facts);
         if end.is_none() && self.facts.generated >= run.budget {
             end = Some((FinishReason::Length, None));

@@ -9,6 +9,8 @@ mod parked;
 mod plan;
 mod prefix;
 mod queue;
+mod recent;
+mod share;
 mod sharing;
 mod status;
 mod worker;

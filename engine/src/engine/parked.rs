@@ -1,6 +1,7 @@
 //! Conversations in host memory: those that had to give up their slot and pages, and how they come back.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -114,7 +115,8 @@ impl Worker {
 
     /// Parks a running conversation until there is room again.
     fn park(&mut self, i: usize) -> Result<(), BackendError> {
-        let parked = self.lift(i)?;
+        let mut parked = self.lift(i)?;
+        parked.agent.run.iter_mut().for_each(|run| run.parked_at = Some(Instant::now()));
         tracing::info!(agent = i, tokens = parked.agent.consumed, "conversation parked: the pool is full");
         self.parked.push_back(parked);
         Ok(())

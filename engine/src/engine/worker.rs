@@ -20,6 +20,8 @@ use super::parked::Parked;
 use super::plan::{Part, plan};
 use super::prefix::PrefixTree;
 use super::queue::{OnDisk, Submission};
+use super::recent::Recent;
+use super::share::PoolMap;
 use super::status::Totals;
 use crate::backend::{Backend, BackendError};
 use crate::request::{Event, FinishReason, RequestError};
@@ -71,6 +73,9 @@ pub(super) struct Worker {
     pub(super) copying: Option<Copying>,
     pace: Pace,
     pub(super) totals: Totals,
+    /// Steps as they are run.
+    pub(super) recent_steps: Recent,
+    pub(super) pool: PoolMap,
     draining: Vec<oneshot::Sender<()>>,
     pub(super) health: Health,
     pub(super) published: Arc<ArcSwap<EngineStatus>>,
@@ -95,6 +100,8 @@ impl Worker {
             store,
             copying: None,
             totals: Totals::default(),
+            recent_steps: Recent::default(),
+            pool: PoolMap::default(),
             draining: Vec::new(),
             health: Health::Ready,
             published: Arc::new(ArcSwap::from_pointee(super::status::empty())),
@@ -278,6 +285,7 @@ impl Worker {
         let rows: usize = parts.iter().map(|p| p.tokens.len()).sum();
         self.pace.observe(began.elapsed(), prompt_rows, rows - prompt_rows);
         self.totals.steps += 1;
+        self.recent_steps.add(Instant::now(), 1);
         self.totals.prompt_tokens_computed += prompt_rows as u64;
         for (part, output) in parts.into_iter().zip(outputs) {
             self.apply(&part, output)?;

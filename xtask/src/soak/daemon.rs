@@ -12,16 +12,16 @@ use std::time::{Duration, Instant};
 
 /// A running daemon; killed when dropped.
 #[derive(Debug)]
-pub(super) struct Daemon {
+pub(crate) struct Daemon {
     child: Child,
-    pub(super) address: SocketAddr,
-    pub(super) log: PathBuf,
+    pub(crate) address: SocketAddr,
+    pub(crate) log: PathBuf,
     socket: PathBuf,
 }
 
 impl Daemon {
     /// Starts it on the model that ships with it and waits until it is ready.
-    pub(super) fn start() -> Result<Self> {
+    pub(crate) fn start() -> Result<Self> {
         let folder = env::target().join("soak");
         if folder.exists() {
             fs::remove_dir_all(&folder)?;
@@ -51,7 +51,7 @@ impl Daemon {
     }
 
     /// Megabytes of memory that it has in use.
-    pub(super) fn memory(&self) -> Result<f64> {
+    pub(crate) fn memory(&self) -> Result<f64> {
         let path = format!("/proc/{}/status", self.child.id());
         let status = fs::read_to_string(&path).with_context(|| format!("the daemon has ended: no {path}"))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -60,16 +60,16 @@ impl Daemon {
     }
 
     /// Runs `openjetctl` on it and returns what it says.
-    pub(super) fn openjetctl(&self, args: &[&str]) -> Result<String> {
+    pub(crate) fn openjetctl(&self, args: &[&str]) -> Result<String> {
         sh::capture(sh::cmd(env::target().join("debug/openjetctl")).arg("--socket").arg(&self.socket).args(args))
     }
 
-    pub(super) fn status(&self) -> Result<Value> {
+    pub(crate) fn status(&self) -> Result<Value> {
         Ok(serde_json::from_str(&self.openjetctl(&["--json", "status"])?)?)
     }
 
     /// Waits until the requests that were left are cancelled.
-    pub(super) fn wait_until_idle(&self) -> Result<()> {
+    pub(crate) fn wait_until_idle(&self) -> Result<()> {
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(30) {
             let status = self.status()?;

@@ -6,7 +6,7 @@ mod daemon;
 use crate::sh;
 use anyhow::{Result, bail};
 use client::{Client, Random};
-use daemon::Daemon;
+pub(crate) use daemon::Daemon;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::sleep;

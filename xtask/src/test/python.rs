@@ -28,7 +28,7 @@ pub(super) fn browser(log: &Log) -> Result<Report> {
         return Ok(Report::Skipped(format!("{error:#}")));
     }
     crate::web::build()?;
-    pytest(log, "tests/page", None)
+    pytest(log, "tests/page", setup::node::install()?.map(|folder| ("OPENJET_NODE", folder)))
 }
 
 fn has_cgroup2() -> bool {

@@ -32,7 +32,8 @@ pub async fn answer(app: &Arc<App>, request: Request<Incoming>) -> Result<Respon
     let head = Head::new("chatcmpl", head::model_name(app, &serving, chat.generate.model.clone())?);
     let (stream, usage) = (chat.generate.stream, chat.generate.include_usage);
     let wants_ids = chat.generate.return_token_ids;
-    let Begun { mut answer, prompt } = conversation::begin(app, &serving, chat, session, "messages").await?;
+    let Begun { mut answer, prompt } =
+        conversation::begin(app, &serving, chat, session, "messages", "/v1/chat/completions").await?;
     let token_ids = wants_ids.then_some(prompt);
     if stream {
         let source = ChatStream::new(answer, head, serving, token_ids, usage);

@@ -89,10 +89,12 @@ fn choice(
         ignore_end: asked.generate.ignore_end,
         draft: asked.generate.draft,
         session,
+        task: None,
         generation_prompt_at: None,
         constraint: None,
     };
-    let answer = Answer::submit(app, serving, request, writer).map_err(|error| error.overflow_of("prompt"))?;
+    let answer = Answer::submit(app, serving, request, writer, "/v1/completions")
+        .map_err(|error| error.overflow_of("prompt"))?;
     Ok(Choice { answer, echo, prompt_ids, wants_logprobs: asked.generate.params.logprobs.is_some(), offset: 0 })
 }
 

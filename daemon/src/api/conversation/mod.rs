@@ -5,6 +5,7 @@ pub mod format;
 pub mod history;
 pub mod hold;
 pub mod prompt;
+mod task;
 pub mod tools;
 
 use std::sync::Arc;
@@ -43,8 +44,8 @@ pub struct Begun {
     pub prompt: Vec<u32>,
 }
 
-/// Renders a conversation and submits it. `session` keeps it on its agent, `history` names the field that is at fault when
-/// the conversation is too long.
+/// Renders a conversation that came to `path` and submits it. `session` keeps it on its agent, `history` names the field that is
+/// at fault when the conversation is too long.
 ///
 /// # Errors
 /// Whatever is wrong with the conversation, before anything is generated.
@@ -54,6 +55,7 @@ pub async fn begin(
     conversation: Conversation,
     session: Option<String>,
     history: &'static str,
+    path: &'static str,
 ) -> Result<Begun, ApiError> {
     let always = app.config().strict_calls;
     let (conversation, prompt, constraint) = prompt::prepare(serving.clone(), conversation, always).await?;
@@ -69,9 +71,10 @@ pub async fn begin(
         ignore_end: generate.ignore_end,
         draft: generate.draft,
         session,
+        task: app.config().shows_text().then(|| task::of(&chat.messages)).flatten(),
         generation_prompt_at: prompt.generation_prompt_at,
         constraint,
     };
-    let answer = Answer::submit(app, serving, request, writer).map_err(|error| error.overflow_of(history))?;
+    let answer = Answer::submit(app, serving, request, writer, path).map_err(|error| error.overflow_of(history))?;
     Ok(Begun { answer, prompt: prompt.tokens })
 }

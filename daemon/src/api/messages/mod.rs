@@ -32,7 +32,8 @@ pub async fn answer(app: &Arc<App>, request: Request<Incoming>) -> Result<Respon
     let asked = request::parse(body, serving.defaults)?;
     let model = head::model_name(app, &serving, asked.generate.model.clone())?;
     let (id, stream) = (head::new_id_after("msg_"), asked.generate.stream);
-    let Begun { mut answer, .. } = conversation::begin(app, &serving, asked, session, "messages").await?;
+    let Begun { mut answer, .. } =
+        conversation::begin(app, &serving, asked, session, "messages", "/v1/messages").await?;
     if stream {
         return Ok(sse::response(MessageStream::new(answer, id, model), Duration::from_secs(app.config().ping_s)));
     }

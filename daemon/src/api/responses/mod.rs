@@ -34,7 +34,8 @@ pub async fn answer(app: &Arc<App>, request: Request<Incoming>) -> Result<Respon
     let asked = request::parse(body, serving.defaults, &app.responses)?;
     let model = head::model_name(app, &serving, asked.conversation.generate.model.clone())?;
     let stream = asked.conversation.generate.stream;
-    let Begun { mut answer, .. } = conversation::begin(app, &serving, asked.conversation, session, "input").await?;
+    let Begun { mut answer, .. } =
+        conversation::begin(app, &serving, asked.conversation, session, "input", "/v1/responses").await?;
     let mut builder = Builder::new(model, asked.about);
     if stream {
         let source = ResponseStream::new(answer, builder, app.clone());

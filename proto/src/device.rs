@@ -1,0 +1,52 @@
+//! The card that the model runs on, and where its memory goes.
+
+use serde::{Deserialize, Serialize};
+
+/// A card at one moment. What its driver doesn't tell is none.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceStatus {
+    /// Its name.
+    pub name: String,
+    /// Bytes of its memory.
+    pub memory_total: Option<u64>,
+    /// Of these, used by anybody.
+    pub memory_used: Option<u64>,
+    /// Bytes a second that its memory can deliver.
+    pub bandwidth: Option<f64>,
+    /// Percent of the time that something ran on it.
+    pub load: Option<u32>,
+    /// Watts.
+    pub power: Option<f64>,
+    /// Watts that it may use.
+    pub power_limit: Option<f64>,
+    /// Degrees Celsius.
+    pub temperature: Option<u32>,
+    /// Megahertz of its cores.
+    pub clock: Option<u32>,
+    /// Megahertz of its memory.
+    pub memory_clock: Option<u32>,
+}
+
+/// The memory plan that the model was loaded by.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryStatus {
+    /// Device memory, every part in a fixed order.
+    pub parts: Vec<MemoryPart>,
+    /// Bytes of all parts.
+    pub total: u64,
+    /// Host memory.
+    pub host: Vec<MemoryPart>,
+    /// Bytes of a page of the pool.
+    pub page_bytes: u64,
+}
+
+/// One entry of a plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryPart {
+    /// What it is for.
+    pub name: String,
+    /// How it comes about, for people.
+    pub detail: String,
+    /// Bytes.
+    pub bytes: u64,
+}
