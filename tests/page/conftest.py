@@ -32,7 +32,7 @@ def browser(tmp_path_factory):
     driver.quit()
 
 
-def wait(browser, condition, seconds=20):
+def wait(browser, condition, seconds=60):
     return WebDriverWait(browser, seconds, poll_frequency=0.1).until(condition)
 
 

@@ -51,7 +51,7 @@ def agent(status):
         "cached": share(status["cached_tokens"], status["prompt_tokens"]),
         "first": "–" if first is None else time(first),
         "queued": time(status["queued_ms"]),
-        "written": f"{count(status['generated_tokens'])} at {rate(status['tokens_per_second'])} tokens/s",
+        "written": f"{count(status['generated_tokens'])} at {rate(status['tokens_per_second'])}/s",
         "pages": f"{status['pages']} ({status['pages_shared']})",
         "session": status["session"] or "–",
         "tail": status["tail"] or "",

@@ -1,6 +1,9 @@
 """What the page may change, and who may use it."""
 
 import json
+import pathlib
+import shutil
+import threading
 import urllib.error
 import urllib.request
 
@@ -9,13 +12,16 @@ from conftest import open_page, severe, wait
 from daemon import Daemon
 from selenium.webdriver.common.by import By
 
+OTHER = pathlib.Path(__file__).parents[2] / "engine/tests/fixtures/models/toy-equal-heads.gguf"
 KEY = "a-key-of-some-length"
 
 
 @pytest.fixture(scope="module")
 def open_server(tmp_path_factory):
     """A daemon whose page may change things without a key."""
-    daemon = Daemon(tmp_path_factory.mktemp("open"), OPENJET_ADMIN_ON_LOOPBACK="true")
+    folder = tmp_path_factory.mktemp("open")
+    shutil.copy(OTHER, folder / "other.gguf")
+    daemon = Daemon(folder, OPENJET_ADMIN_ON_LOOPBACK="true", OPENJET_MODEL_PATHS=f'["{folder}"]')
     try:
         yield daemon.start()
         daemon.stop()
@@ -54,6 +60,61 @@ def test_agents_are_set_from_the_page(browser, open_server):
     set_agents(page, 9999)
     wait(page, lambda p: note(p).startswith("✕ 9999 agents are not possible here"))
     assert all("409" in entry["message"] for entry in severe(browser))
+
+
+def post(server, tokens):
+    """A text; the status of its answer."""
+    request = urllib.request.Request(
+        server.url + "/v1/completions",
+        data=json.dumps({"prompt": "x", "max_tokens": tokens, "ignore_eos": True}).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_a_request_is_ended_from_the_page(browser, open_server):
+    page, ended = open_page(browser, open_server), []
+    asking = threading.Thread(target=lambda: ended.append(post(open_server, 30_000)))
+    asking.start()
+    press(page, "End its request")
+    wait(page, lambda p: note(p) == "✓ the request of agent 0 was ended")
+    asking.join(60)
+    assert ended and ended[0] >= 400
+    wait(page, lambda p: "ended by the server's operator" in p.find_element(By.CSS_SELECTOR, "tr[data-finish=failed]").text)
+    assert not severe(browser)
+
+
+def test_requests_are_refused_while_it_drains(browser, open_server):
+    page = open_page(browser, open_server)
+    press(page, "Drain: take no new requests")
+    wait(page, lambda p: note(p).startswith("✓ no new requests are taken"))
+    wait(page, lambda p: "no new requests" in p.find_element(By.CSS_SELECTOR, ".health").text)
+    assert post(open_server, 2) == 503
+    press(page, "Take requests again")
+    wait(page, lambda p: note(p) == "✓ requests are taken again")
+    assert post(open_server, 2) == 200
+    assert not severe(browser)
+
+
+def test_a_model_is_loaded_once_its_plan_was_seen(browser, open_server):
+    page = open_page(browser, open_server)
+    press(page, "List the models")
+    wait(page, lambda p: p.find_elements(By.ID, "models"))
+    page.find_element(By.CSS_SELECTOR, "#models option[value=other]").click()
+    assert not page.find_elements(By.XPATH, "//button[text()='Load it']")
+    press(page, "Show its plan")
+    wait(page, lambda p: p.find_elements(By.CSS_SELECTOR, "[data-figure=plan]"))
+    plan = page.find_element(By.CSS_SELECTOR, "[data-figure=plan]").text
+    assert "parameters" in plan and "The CPU runs it" in plan, plan
+    press(page, "Load it")
+    wait(page, lambda p: note(p).endswith(" serves"))
+    wait(page, lambda p: p.find_element(By.CSS_SELECTOR, "[data-figure=file]").text.endswith("other.gguf"))
+    assert post(open_server, 2) == 200
+    assert not severe(browser)
 
 
 def test_a_key_is_asked_for_and_a_wrong_one_refused(browser, tmp_path):

@@ -59,7 +59,7 @@ pub(crate) fn AgentCard(feed: Feed, control: Control, id: usize) -> impl IntoVie
                 <dd data-figure="written">
                     {text(|agent| {
                         let (tokens, rate) = (agent.generated_tokens as u64, format::rate(agent.tokens_per_second));
-                        format!("{} at {rate} tokens/s", format::count(tokens))
+                        format!("{} at {rate}/s", format::count(tokens))
                     })}
                 </dd>
                 <dt>"Pages (shared)"</dt>

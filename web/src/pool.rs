@@ -42,9 +42,9 @@ pub(crate) fn Pool(feed: Feed) -> impl IntoView {
         <section class="panel" aria-labelledby="pool-title">
             <h2 id="pool-title">"Key-value pool"</h2>
             <p class="dim">
-                <span class="number" data-figure="pages">{used}</span> " pages in use; "
+                <span class="number" data-figure="pages">{used}</span> " pages in use; conversations: "
                 <span class="number" data-figure="resting">{feed.engine(|engine| engine.resting)}</span>
-                " conversations rest in host memory"
+                " resting in host memory"
             </p>
             <svg class="map" viewBox=move || format!("0 0 {} {}", COLUMNS * SIDE, rows() * SIDE) aria-hidden="true">
                 <defs>

@@ -9,9 +9,21 @@ use std::process::{Command, Stdio};
 
 /// Builds the page into `web/dist`; returns that folder.
 pub(crate) fn build() -> Result<PathBuf> {
+    make(cargo()?)
+}
+
+/// The same, but what clippy complains about is an error. One compilation serves both: `cargo clippy` would go through all
+/// dependencies once more.
+pub(crate) fn lint_and_build() -> Result<PathBuf> {
+    let mut cargo = cargo()?;
+    cargo.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver").env("CLIPPY_ARGS", "-Dwarnings__CLIPPY_HACKERY__");
+    make(cargo)
+}
+
+fn make(mut cargo: Command) -> Result<PathBuf> {
     let web = env::root().join("web");
     let built = env::target().join("web");
-    sh::capture(&mut cargo("build")?)?;
+    sh::capture(&mut cargo)?;
 
     let fresh = built.join("dist");
     if fresh.exists() {
@@ -29,12 +41,12 @@ pub(crate) fn build() -> Result<PathBuf> {
     Ok(dist)
 }
 
-/// A cargo command for the page's code.
-pub(crate) fn cargo(verb: &str) -> Result<Command> {
+/// The command that compiles the page's code.
+fn cargo() -> Result<Command> {
     let mut cargo = sh::cargo();
     setup::wasm::install()?.apply(&mut cargo);
     cargo.env("CARGO_TARGET_DIR", env::target().join("web")).current_dir(env::root().join("web"));
-    cargo.args([verb, "--release", "--locked", "--target", "wasm32-unknown-unknown"]);
+    cargo.args(["build", "--release", "--locked", "--target", "wasm32-unknown-unknown"]);
     Ok(cargo)
 }
 

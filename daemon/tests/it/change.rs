@@ -130,6 +130,19 @@ fn what_cannot_fit_is_refused_with_the_plan() {
     for part in ["does not fit on", "  key-value pool  ", "it would fit with ctx "] {
         assert!(message.contains(part), "no {part:?} in {message}");
     }
+    // Asked for its plan only, the same is no error, and what would fit is told in numbers.
+    let plan = |body: Value| control(&server.control, "POST", "/v1/plan", &body.to_string()).json();
+    let refused = plan(json!({"model": "openjet-tiny", "ctx": 60_000_000}));
+    assert_eq!((&refused["fits"], &refused["memory"]), (&json!(false), &Value::Null));
+    assert!(refused["verdict"].as_str().unwrap().contains("it would fit with ctx "), "{refused}");
+    let fits = plan(json!({"model": "openjet-tiny"}));
+    assert_eq!((&fits["fits"], &fits["model"]["name"]), (&json!(true), &json!("openjet-tiny")));
+    let bytes = |value: &Value| value.as_u64().unwrap();
+    let parts: u64 = fits["memory"]["parts"].as_array().unwrap().iter().map(|part| bytes(&part["bytes"])).sum();
+    assert_eq!(parts, bytes(&fits["memory"]["total"]));
+    assert!(parts <= bytes(&fits["available"]));
+    let loaded = control(&server.control, "GET", "/v1/status", "").json();
+    assert_eq!(loaded["memory"]["parts"][0]["name"], fits["memory"]["parts"][0]["name"]);
     assert_eq!(get(server.address, "/health").status, 200);
 }
 

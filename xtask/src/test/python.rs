@@ -27,7 +27,8 @@ pub(super) fn browser(log: &Log) -> Result<Report> {
     if let Err(error) = setup::browser::install() {
         return Ok(Report::Skipped(format!("{error:#}")));
     }
-    crate::web::build()?;
+    // Built already where the part `page` ran before.
+    crate::web::lint_and_build()?;
     pytest(log, "tests/page", setup::node::install()?.map(|folder| ("OPENJET_NODE", folder)))
 }
 
