@@ -38,6 +38,9 @@ def wait(browser, condition, seconds=60):
 
 def open_page(browser, server):
     """Opens the page and waits until it is live."""
+    # A page whose daemon has ended still complains.
+    browser.get("about:blank")
+    browser.get_log("browser")
     browser.set_window_size(1280, 1000)
     browser.get(server.url + "/")
     wait(browser, lambda b: "live" in b.execute_script("return document.querySelector('.link')?.textContent ?? ''"))
