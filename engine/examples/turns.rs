@@ -14,7 +14,6 @@ use openjet_engine::engine::{Engine, EngineConfig};
 use openjet_engine::gguf::GgufFile;
 use openjet_engine::model::Model;
 use openjet_engine::request::{Event, Request, Usage};
-use openjet_engine::sampling::SamplingParams;
 
 const AGENTS: usize = 4;
 const SYSTEM: usize = 1200;
@@ -82,14 +81,11 @@ fn tokens(seed: usize, n: usize) -> Vec<u32> {
 fn generate(engine: &Engine, prompt: Vec<u32>, history: usize) -> Result<(Vec<u32>, Usage), Box<dyn Error>> {
     let mut generation = engine.submit(Request {
         prompt,
-        params: SamplingParams::default(),
         max_tokens: Some(ANSWER as u32),
-        end_tokens: Vec::new(),
         ignore_end: true,
-        draft: None,
-        session: None,
+        system_until: Some(SYSTEM),
         generation_prompt_at: Some(history),
-        constraint: None,
+        ..Request::default()
     })?;
     let mut text = Vec::new();
     while let Some(event) = generation.events.blocking_recv() {

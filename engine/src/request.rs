@@ -26,6 +26,9 @@ pub struct Request {
     pub session: Option<String>,
     /// What it is about, in a line, for people who watch.
     pub task: Option<String>,
+    /// Position in `prompt` where its system message ends, if known: others may begin alike, so it is a good place for a
+    /// snapshot.
+    pub system_until: Option<usize>,
     /// Position in `prompt` where the template's generation prompt begins, if known: a good place for a snapshot.
     pub generation_prompt_at: Option<usize>,
     /// What the text is held to, if to anything.

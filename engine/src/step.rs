@@ -9,8 +9,11 @@ use crate::sampling::{SamplingError, SamplingParams};
 /// Tokens in one page of the key-value pool. Prompt chunks end, and attention splits, at multiples of it.
 pub const PAGE_TOKENS: usize = 64;
 
-/// Most rows of verification (next tokens and drafts) in one step.
+/// Most rows in one step after which a token is chosen: next tokens, drafts, and the last ones of prompts.
 pub const MAX_DECODE_ROWS: usize = 72;
+
+/// Most of them that one slot may have.
+pub const MAX_SEGMENT_ROWS: usize = 24;
 
 /// Index of a page in the key-value pool. A page holds [`PAGE_TOKENS`] cells of every attention layer, draft head included.
 pub type PageId = u32;

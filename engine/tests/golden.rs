@@ -19,7 +19,8 @@ fn logits_hidden_states_and_best_tokens_are_the_reference_ones() {
         let (vocab, width) = (model.config.vocab, model.config.hidden);
         let (golden, tensors) = golden(name);
         assert_eq!(golden.prompts.len(), 8);
-        for prompt in &golden.prompts {
+        // The model of mixed types differs from the first in its weights alone: the longest prompt has nothing to say of them.
+        for prompt in golden.prompts.iter().filter(|p| name != MODELS[1] || p.tokens.len() < 1000) {
             let mut backend = backend(&model, KvType::F32, 1);
             let mut seen = Seen::default();
             Conversation::new(0).read(&mut backend, &prompt.tokens, 512, &Choice::greedy(), &mut seen);
@@ -81,7 +82,9 @@ fn the_draft_head_agrees_with_the_reference_at_every_position() {
             assert!(golden.prompts.iter().all(|p| p.mtp_argmax.is_empty()), "{name}");
             continue;
         }
-        for prompt in golden.prompts.iter().filter(|p| p.tokens.len() < 1000) {
+        // Every position is a step of its own: a few pages of the first model, and less of the others.
+        let longest = if name == TINY { 300 } else { 150 };
+        for prompt in golden.prompts.iter().filter(|p| p.tokens.len() < longest) {
             let mut backend = backend(&model, KvType::F32, 1);
             let mut conversation = Conversation::new(0);
             let mut seen = Seen::default();
@@ -123,7 +126,8 @@ fn chained_drafts_are_the_reference_ones_and_the_first_is_mostly_right() {
     for name in MODELS {
         let model = model(name);
         let (golden, _) = golden(name);
-        for prompt in golden.prompts.iter().filter(|p| !p.drafts.is_empty()) {
+        let longest = if name == TINY { usize::MAX } else { 1000 };
+        for prompt in golden.prompts.iter().filter(|p| !p.drafts.is_empty() && p.tokens.len() < longest) {
             let mut backend = backend(&model, KvType::F32, 1);
             let choice = Choice::drafting(4);
             let output = Conversation::new(0).read(&mut backend, &prompt.tokens, 512, &choice, &mut Seen::default());

@@ -1,7 +1,6 @@
 //! Conversations on disk: they come back after a restart, equal, and what is damaged or another model's is not trusted.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
-mod common;
 #[path = "common/serving.rs"]
 mod serving;
 
@@ -12,7 +11,6 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use common::*;
 use openjet_engine::backend::cpu::CpuBackend;
 use openjet_engine::backend::{BackendOptions, KvType};
 use openjet_engine::engine::{Engine, EngineConfig, StoreOptions};
@@ -88,7 +86,7 @@ fn flip_a_byte(path: &Path) {
 /// ggml-org/llama.cpp issues 25913 and 26676: saved and restored, a hybrid model's conversation was read again.
 #[test]
 fn llama_cpp_25913_a_conversation_goes_on_after_a_restart_as_if_there_had_been_none() {
-    let (model, folder) = (model(TINY), tempfile::tempdir().unwrap());
+    let (model, folder) = (small(), tempfile::tempdir().unwrap());
     let prompt = text(1, 700);
     let first = Keeper::start(&model, folder.path(), |_| ());
     let (answer, _) = first.ask("a", &prompt, 40);
@@ -112,7 +110,7 @@ fn llama_cpp_25913_a_conversation_goes_on_after_a_restart_as_if_there_had_been_n
 
 #[test]
 fn rewritten_history_goes_on_from_a_snapshot_on_disk_with_the_bits_of_a_cold_read() {
-    let (model, folder) = (model(TINY), tempfile::tempdir().unwrap());
+    let (model, folder) = (small(), tempfile::tempdir().unwrap());
     let prompt = text(4, 700);
     let first = Keeper::start(&model, folder.path(), |_| ());
     let (answer, _) = first.ask("a", &prompt, 40);
@@ -131,7 +129,7 @@ fn rewritten_history_goes_on_from_a_snapshot_on_disk_with_the_bits_of_a_cold_rea
 
 #[test]
 fn damaged_files_are_set_aside_and_never_trusted() {
-    let model = model(TINY);
+    let model = small();
     let prompt = text(7, 500);
     for place in ["parts", "heads"] {
         let folder = tempfile::tempdir().unwrap();
@@ -155,7 +153,7 @@ fn damaged_files_are_set_aside_and_never_trusted() {
 
 #[test]
 fn a_part_that_is_cut_off_or_missing_is_found_at_the_start() {
-    let (model, prompt) = (model(TINY), text(10, 400));
+    let (model, prompt) = (small(), text(10, 400));
     for damage in [|file: &Path| fs::remove_file(file).unwrap(), |file: &Path| fs::write(file, "x").unwrap()] {
         let folder = tempfile::tempdir().unwrap();
         let first = Keeper::start(&model, folder.path(), |_| ());
@@ -171,7 +169,7 @@ fn a_part_that_is_cut_off_or_missing_is_found_at_the_start() {
 
 #[test]
 fn another_model_finds_nothing_and_leaves_it_alone() {
-    let (model, folder, prompt) = (model(TINY), tempfile::tempdir().unwrap(), text(11, 400));
+    let (model, folder, prompt) = (small(), tempfile::tempdir().unwrap(), text(11, 400));
     let first = Keeper::start(&model, folder.path(), |_| ());
     first.ask("a", &prompt, 5);
     first.keep();
@@ -186,7 +184,7 @@ fn another_model_finds_nothing_and_leaves_it_alone() {
 
 #[test]
 fn files_are_private_and_a_second_process_keeps_off() {
-    let (model, folder) = (model(TINY), tempfile::tempdir().unwrap());
+    let (model, folder) = (small(), tempfile::tempdir().unwrap());
     let place = folder.path().join("made/conversations");
     let first = Keeper::start(&model, &place, |_| ());
     first.ask("a", &text(13, 300), 5);
@@ -207,7 +205,7 @@ fn files_are_private_and_a_second_process_keeps_off() {
 
 #[test]
 fn the_limits_of_size_and_age_are_kept_and_the_oldest_leaves_first() {
-    let (model, folder) = (model(TINY), tempfile::tempdir().unwrap());
+    let (model, folder) = (small(), tempfile::tempdir().unwrap());
     let keeper = Keeper::start(&model, folder.path(), |_| ());
     keeper.ask("a", &text(20, 300), 5);
     keeper.keep();
@@ -229,7 +227,7 @@ fn the_limits_of_size_and_age_are_kept_and_the_oldest_leaves_first() {
 
 #[test]
 fn a_shared_beginning_is_on_disk_once() {
-    let (model, folder) = (model(TINY), tempfile::tempdir().unwrap());
+    let (model, folder) = (small(), tempfile::tempdir().unwrap());
     let keeper = Keeper::start(&model, folder.path(), |_| ());
     let system = text(30, 1100);
     let size = || files(folder.path(), "parts").iter().map(|f| f.metadata().unwrap().len()).sum::<u64>();
@@ -248,7 +246,7 @@ fn a_shared_beginning_is_on_disk_once() {
 
 #[test]
 fn what_is_forgotten_is_gone_from_disk() {
-    let (model, folder) = (model(TINY), tempfile::tempdir().unwrap());
+    let (model, folder) = (small(), tempfile::tempdir().unwrap());
     let keeper = Keeper::start(&model, folder.path(), |_| ());
     for (i, session) in ["a", "b", "c"].into_iter().enumerate() {
         keeper.ask(session, &text(40 + i as u32, 300), 5);

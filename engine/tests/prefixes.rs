@@ -1,18 +1,17 @@
 //! No prompt is read twice, and what is reused gives the bits of a cold read.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
-mod common;
 #[path = "common/serving.rs"]
 mod serving;
 
-use common::*;
+use openjet_engine::request::Request;
 use serving::*;
 
 #[test]
 fn four_agents_with_one_system_prompt_arriving_together_read_it_once() {
     let system = text(1, 1200);
     let prompts: Vec<_> = (0..4).map(|i| [&system[..], &text(10 + i, 100)].concat()).collect();
-    let engine = engine(&model(TINY), 192, |c| c.agents = 4);
+    let engine = engine(&small(), 192, |c| c.agents = 4);
     let running: Vec<_> = prompts.iter().map(|p| engine.submit(request(p, 30)).unwrap()).collect();
     let done: Vec<_> = running.into_iter().map(finish).collect();
     wait("counting", || engine.status().requests_finished == 4);
@@ -21,13 +20,29 @@ fn four_agents_with_one_system_prompt_arriving_together_read_it_once() {
     assert_eq!(status.prompt_tokens_computed, 1300 + 3 * (1300 - 1152));
     assert_eq!(done.iter().map(|d| d.1.usage.cached_tokens).sum::<usize>(), 3 * 1152);
     for (prompt, (text, _)) in prompts.iter().zip(&done) {
-        assert_eq!(text, &cold(&model(TINY), prompt, 30), "reuse changed a text");
+        assert_eq!(text, &cold(&small(), prompt, 30), "reuse changed a text");
+    }
+}
+
+#[test]
+fn a_beginning_that_arrives_again_is_not_read_again() {
+    let system = text(3, 1200);
+    // Where the system message ends is known of conversations; of other texts it is not.
+    for (known, cached) in [(Some(1200), 1152), (None, 1024)] {
+        let engine = engine(&small(), 192, |c| c.agents = 4);
+        for (i, cached) in [0, cached, 1152].into_iter().enumerate() {
+            let prompt = [&system[..], &text(10 + i as u32, 100)].concat();
+            let (text, finish) =
+                finish(engine.submit(Request { system_until: known, ..request(&prompt, 10) }).unwrap());
+            assert_eq!(finish.usage.cached_tokens, cached, "request {i}, {known:?}");
+            assert_eq!(text, cold(&small(), &prompt, 10), "reuse changed a text");
+        }
     }
 }
 
 #[test]
 fn ten_turns_on_four_agents_with_two_slots_compute_only_what_is_new() {
-    let engine = engine(&model(TINY), 192, |c| c.agents = 2);
+    let engine = engine(&small(), 192, |c| c.agents = 2);
     let mut conversations: Vec<_> = (0..4).map(|i| text(40 + i, 400)).collect();
     let mut new = 0;
     for turn in 0..10 {

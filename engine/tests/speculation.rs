@@ -1,14 +1,15 @@
 //! Drafts change the speed of a text, never its law: greedy texts stay the same, sampled ones keep their distribution.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
+#[path = "support/chi_square.rs"]
+mod chi_square;
 mod common;
 
-use std::collections::BTreeMap;
-
+use chi_square::p_value;
 use common::*;
 use openjet_engine::backend::{Backend, KvType};
-use openjet_engine::sampling::SamplingParams;
-use openjet_engine::step::{DraftSource, SegmentKind};
+use openjet_engine::sampling::{Distribution, History, SamplingParams};
+use openjet_engine::step::{DraftSource, SegmentKind, Step};
 
 const HEAD: SegmentKind = SegmentKind::Decode(DraftSource::Head);
 
@@ -17,23 +18,23 @@ const HEAD: SegmentKind = SegmentKind::Decode(DraftSource::Head);
 fn greedy_texts_are_the_same_at_every_depth_of_the_draft_head() {
     let model = model(TINY);
     let golden = golden(TINY).0;
-    for name in ["chat", "tool", "unicode"] {
+    for (name, depths) in [("chat", &[0, 1, 2, 3, 4, 5, 6][..]), ("tool", &[0, 2, 4]), ("unicode", &[0, 3, 6])] {
         let prompt = &golden.prompts.iter().find(|p| p.name == name).unwrap().tokens;
-        let texts: Vec<_> = (0..=6)
-            .map(|depth| {
+        let texts: Vec<_> = (depths.iter())
+            .map(|&depth| {
                 let mut backend = backend(&model, KvType::Q8_0, 1);
                 let mut conversation = Conversation::new(0);
                 let choice = Choice::drafting(depth);
                 let first = conversation.read(&mut backend, prompt, 512, &choice, &mut Seen::default());
-                let (text, tally) = conversation.write(&mut backend, first, 64, &choice);
-                assert_eq!(text.len(), 64);
+                let (text, tally) = conversation.write(&mut backend, first, 40, &choice);
+                assert_eq!(text.len(), 40);
                 if depth > 0 {
                     assert!(tally.accepted > 0, "{name}: no draft of depth {depth} was ever accepted");
                 }
                 (text, backend.save_state(0).unwrap())
             })
             .collect();
-        for (depth, (text, state)) in texts.iter().enumerate() {
+        for (depth, (text, state)) in depths.iter().zip(&texts) {
             assert_eq!(text, &texts[0].0, "{name}: depth {depth}");
             assert!(*state == texts[0].1, "{name}: recurrent state at depth {depth}");
         }
@@ -101,71 +102,94 @@ fn log_probabilities_are_the_same_with_and_without_drafts() {
     assert_eq!(run(4), plain);
 }
 
-/// Two samples of one law: the statistic's deviation in standard normal units (Wilson and Hilferty's approximation).
-fn chi_square_z(a: &BTreeMap<u32, f64>, b: &BTreeMap<u32, f64>) -> (f64, usize) {
-    let mut cells: Vec<(f64, f64)> = Vec::new();
-    let mut rest = (0.0, 0.0);
-    let keys: std::collections::BTreeSet<_> = a.keys().chain(b.keys()).collect();
-    for key in keys {
-        let (x, y) = (a.get(key).copied().unwrap_or(0.0), b.get(key).copied().unwrap_or(0.0));
-        if x + y >= 20.0 { cells.push((x, y)) } else { rest = (rest.0 + x, rest.1 + y) }
-    }
-    cells.push(rest);
-    let (n, m): (f64, f64) = cells.iter().fold((0.0, 0.0), |(n, m), (x, y)| (n + x, m + y));
-    let statistic: f64 = cells
-        .iter()
-        .filter(|(x, y)| x + y > 0.0)
-        .map(|(x, y)| {
-            let (ex, ey) = ((x + y) * n / (n + m), (x + y) * m / (n + m));
-            (x - ex).powi(2) / ex + (y - ey).powi(2) / ey
-        })
-        .sum();
-    let k = (cells.len() - 1) as f64;
-    (((statistic / k).cbrt() - (1.0 - 2.0 / (9.0 * k))) / (2.0 / (9.0 * k)).sqrt(), cells.len() - 1)
-}
-
 #[test]
 fn sampled_texts_with_drafts_have_the_law_of_plain_ones() {
-    const SAMPLES: u64 = 1200;
+    const SAMPLES: u64 = 400;
+    /// Samples that are drawn side by side.
+    const SLOTS: usize = 8;
     let model = model(TINY);
     let prompt = golden(TINY).0.prompts.into_iter().find(|p| p.name == "unicode").unwrap().tokens;
     let (last, before) = prompt.split_last().unwrap();
-    let mut backend = backend(&model, KvType::F32, 1);
-    let mut start = Conversation::new(0);
-    start.read(&mut backend, before, 512, &Choice::greedy(), &mut Seen::default());
+    let mut backend = backend(&model, KvType::F32, SLOTS);
+    let mut plain = Conversation::new(0);
+    plain.read(&mut backend, before, 512, &Choice::greedy(), &mut Seen::default());
     let state = backend.save_state(0).unwrap();
-    for temperature in [0.7, 1.0, 1.5] {
-        // How often each token stands second and third after the prompt.
-        let mut sample = |depth: usize, seeds: std::ops::Range<u64>| {
-            let mut counts = [BTreeMap::new(), BTreeMap::new()];
-            let mut accepted = 0;
-            for seed in seeds {
-                backend.load_state(0, &state).unwrap();
-                let mut conversation = Conversation { position: before.len() as u32, ..Conversation::new(0) };
-                let params = SamplingParams { temperature, seed, ..SamplingParams::default() };
-                let choice = Choice { params, ..Choice::drafting(depth) };
-                let mut output = conversation.run(&mut backend, &[*last], HEAD, Some(&choice), &mut Seen::default());
-                let mut text = vec![output.tokens[0].token];
-                while text.len() < 3 {
-                    let rows: Vec<u32> = text.last().into_iter().chain(&output.drafts).copied().collect();
-                    output = conversation.run(&mut backend, &rows, HEAD, Some(&choice), &mut Seen::default());
-                    accepted += output.accepted;
-                    text.extend(output.tokens.iter().map(|t| t.token));
-                }
-                for (counts, token) in counts.iter_mut().zip(&text[1..]) {
-                    *counts.entry(*token).or_insert(0.0) += 1.0;
+    let used = before.len().div_ceil(64);
+    let cells: Vec<_> = plain.pages[..used].iter().map(|&page| backend.save_page(page).unwrap()).collect();
+
+    // Without drafts: the logits after the prompt and its best token, and after these and the best token that follows.
+    let mut best = vec![*last];
+    let mut logits = Vec::new();
+    for _ in 0..3 {
+        let mut seen = Seen::default();
+        let output = plain.run(&mut backend, &best[best.len() - 1..], HEAD, Some(&Choice::greedy()), &mut seen);
+        best.push(output.tokens[0].token);
+        logits.push(seen.logits);
+    }
+    let law = |logits: &[f32], temperature: f32| {
+        let params = SamplingParams { temperature, ..SamplingParams::default() };
+        let mut law = vec![0.0; model.config.vocab];
+        let usable = model.usable_tokens.as_deref();
+        for (token, p) in Distribution::new(logits, &params, &History::default(), usable).unwrap().iter() {
+            law[token as usize] = f64::from(p);
+        }
+        law
+    };
+
+    for slot in 1..SLOTS {
+        let pages = Conversation::new(slot).pages;
+        pages.iter().zip(&cells).for_each(|(&page, cells)| backend.load_page(page, cells).unwrap());
+    }
+    for temperature in [0.7, 1.5] {
+        // How often each token came second, and third after a second one that was a draft and the best one.
+        let mut counts = [vec![0; model.config.vocab], vec![0; model.config.vocab]];
+        let mut accepted = 0;
+        for seed in 0..SAMPLES / SLOTS as u64 {
+            let conversations: Vec<_> = (0..SLOTS)
+                .map(|slot| Conversation { position: before.len() as u32, ..Conversation::new(slot) })
+                .collect();
+            let choices: Vec<_> = (0..SLOTS as u64)
+                .map(|i| {
+                    let params =
+                        SamplingParams { temperature, seed: seed * SLOTS as u64 + i, ..SamplingParams::default() };
+                    Choice { params, draft_depth: 2, ..Choice::forced(best[1]) }
+                })
+                .collect();
+            (0..SLOTS).for_each(|slot| backend.load_state(slot, &state).unwrap());
+            let first = [*last];
+            let segments = conversations.iter().zip(&choices).map(|(c, choice)| c.segment(&first, HEAD, Some(choice)));
+            let outputs = backend.step(&Step { segments: segments.collect() }).unwrap();
+            let rows: Vec<Vec<u32>> = outputs
+                .iter()
+                .map(|o| o.tokens.iter().map(|t| t.token).chain(o.drafts.iter().copied()).collect())
+                .collect();
+            assert!(rows.iter().all(|rows| rows.len() == 3 && rows[0] == best[1]));
+            let conversations: Vec<_> =
+                conversations.into_iter().map(|c| Conversation { position: c.position + 1, ..c }).collect();
+            let choices: Vec<_> =
+                choices.into_iter().map(|c| Choice { masks: Vec::new(), draft_depth: 0, ..c }).collect();
+            let segments = conversations.iter().zip(&rows).zip(&choices);
+            let segments = segments.map(|((c, rows), choice)| c.segment(rows, HEAD, Some(choice))).collect();
+            for output in backend.step(&Step { segments }).unwrap() {
+                accepted += output.accepted;
+                let second = output.tokens[0].token;
+                counts[0][second as usize] += 1;
+                if let Some(third) = output.tokens.get(1).filter(|_| second == best[2]) {
+                    counts[1][third.token as usize] += 1;
                 }
             }
-            (counts, accepted)
-        };
-        let (plain, _) = sample(0, 0..SAMPLES);
-        let (drafted, accepted) = sample(2, 1_000_000..1_000_000 + SAMPLES);
+        }
         assert!(accepted > 100, "{accepted} drafts accepted at temperature {temperature}");
-        for (place, (a, b)) in plain.iter().zip(&drafted).enumerate() {
-            let (z, freedom) = chi_square_z(a, b);
-            println!("temperature {temperature}, token {}: {freedom} degrees of freedom, z = {z:.2}", place + 2);
-            assert!(freedom >= 3);
-            assert!(z < 3.5, "temperature {temperature}, token {}: z = {z}", place + 2);
+        for (place, counts) in counts.iter().enumerate() {
+            let p = p_value(counts, &law(&logits[place + 1], temperature));
+            let other = p_value(counts, &law(&logits[place + 1], 1.1));
+            let drawn: u64 = counts.iter().sum();
+            println!(
+                "temperature {temperature}, token {}: {drawn} draws, p = {p:.3}, of another law {other:.1e}",
+                place + 2
+            );
+            assert!(p > 1e-3, "temperature {temperature}, token {}: p = {p}", place + 2);
+            assert!(other < 1e-3, "these draws would not tell laws apart: {other}");
         }
     }
 }

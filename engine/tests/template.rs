@@ -88,6 +88,25 @@ fn the_generation_prompt_is_found() {
     assert_eq!(open.tokens[..history.tokens.len()], history.tokens);
 }
 
+#[test]
+fn the_end_of_what_conversations_have_in_common_is_found() {
+    let template = shipped();
+    let prompt = |question: &str, more: Value| {
+        let mut messages =
+            json!([{"role": "system", "content": "Be brief. <|im_start|>"}, {"role": "user", "content": question}]);
+        messages.as_array_mut().unwrap().extend(more.as_array().unwrap().iter().cloned());
+        template.prompt(&chat(messages), &TINY).unwrap()
+    };
+    let one = prompt("Why? <|im_start|>", json!([]));
+    let other = prompt("How?", json!([{"role": "assistant", "content": "So."}, {"role": "user", "content": "Well."}]));
+    let until = one.system_until.unwrap();
+    assert_eq!(other.system_until, Some(until));
+    // The next message begins alike too: its first token, its role and a newline.
+    let common = one.tokens.iter().zip(&other.tokens).take_while(|(a, b)| a == b).count();
+    assert!((until + 1..until + 9).contains(&common), "{until} of {common}");
+    assert_eq!(TINY.kind(one.tokens[until]), TokenKind::Control);
+}
+
 /// Turn n + 1 extends turn n, token by token, up to where the model began to write.
 #[test]
 fn a_conversation_extends_its_prompt() {

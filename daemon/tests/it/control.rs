@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use openjetd::config::Config;
 use serde_json::{Value, json};
 
 use crate::client::{Events, control, get, post};
@@ -37,6 +38,26 @@ fn agents_can_be_set() {
     }
     let reply = control(&server.control, "PUT", "/v1/agents", r#"{"count": 100000}"#);
     assert_eq!(reply.status, 409, "{reply:?}");
+}
+
+#[test]
+fn the_end_of_an_agents_text_is_shown_unless_that_is_switched_off() {
+    for show_text in [None, Some(false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let server = start(Config { show_text, agents: 1, ..config(folder.path()) });
+        let body = json!({"prompt": "def add(a, b):", "max_tokens": 12, "temperature": 0});
+        let answer = post(server.address, "/v1/completions", &body).json();
+        let agents = control(&server.control, "GET", "/v1/agents", "").json();
+        let tail = &agents[0]["tail"];
+        if show_text == Some(false) {
+            assert!(tail.is_null(), "{agents}");
+        } else {
+            // The newest token was told, but is not part of the conversation yet.
+            let text = answer["choices"][0]["text"].as_str().unwrap();
+            let tail = tail.as_str().unwrap();
+            assert!(tail.len() > text.len() / 2 && text.starts_with(tail), "{tail:?} of {text:?}");
+        }
+    }
 }
 
 #[test]

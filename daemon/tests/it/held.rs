@@ -62,6 +62,15 @@ fn answers_obey_a_schema_after_the_thinking_with_drafts_and_without() {
     }
 }
 
+/// All of it is drafted, in more steps than one.
+#[test]
+fn a_constant_may_be_longer_than_the_rows_that_an_agent_has_in_a_step() {
+    let long = "The quick brown fox jumps over the lazy dog, and 12 boxing wizards jump quickly. ".repeat(4);
+    let body = with(question("Say it."), schema_format(json!({"const": long})));
+    let choice = ask(&with(body, json!({"enable_thinking": false})));
+    assert_eq!(serde_json::from_str::<Value>(content(&choice)).unwrap(), json!(long));
+}
+
 #[test]
 fn sampled_answers_obey_too() {
     for seed in 0..8 {

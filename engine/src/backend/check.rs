@@ -1,7 +1,7 @@
 //! The rules of a step table, checked by every backend before anything changes.
 
 use super::{BackendError, BackendOptions};
-use crate::step::{MAX_DECODE_ROWS, PAGE_TOKENS, Segment, SegmentKind, SlotId, Step};
+use crate::step::{MAX_DECODE_ROWS, MAX_SEGMENT_ROWS, PAGE_TOKENS, Segment, SegmentKind, SlotId, Step};
 
 /// Checks `step` against the rules of [`crate::step`]. `consumed` tells how many tokens a slot's state has seen.
 ///
@@ -14,7 +14,7 @@ pub fn check_step(
     consumed: impl Fn(SlotId) -> u32,
 ) -> Result<(), BackendError> {
     let mut taken = vec![false; options.slots];
-    let mut decode_rows = 0;
+    let mut rows = 0;
     for (i, segment) in step.segments.iter().enumerate() {
         let refuse = |rule: String| Err(BackendError::BadStep(format!("segment {i}: {rule}")));
         match taken.get_mut(segment.slot) {
@@ -38,12 +38,13 @@ pub fn check_step(
         if let Err(rule) = check_segment(segment, options) {
             return refuse(rule);
         }
-        if matches!(segment.kind, SegmentKind::Decode(_)) {
-            decode_rows += segment.tokens.len();
-        }
+        rows += match segment.kind {
+            SegmentKind::Decode(_) => segment.tokens.len(),
+            SegmentKind::Prompt => usize::from(segment.sample.is_some()),
+        };
     }
-    if decode_rows > MAX_DECODE_ROWS {
-        return Err(BackendError::BadStep(format!("{decode_rows} decode rows, at most {MAX_DECODE_ROWS}")));
+    if rows > MAX_DECODE_ROWS {
+        return Err(BackendError::BadStep(format!("{rows} rows to sample, at most {MAX_DECODE_ROWS}")));
     }
     Ok(())
 }
@@ -57,6 +58,9 @@ fn check_segment(segment: &Segment<'_>, options: &BackendOptions) -> Result<(), 
             return Err(format!("a prompt chunk ends at {end}, not at a multiple of {PAGE_TOKENS}"));
         }
         (None, SegmentKind::Prompt) => {}
+        (_, SegmentKind::Decode(_)) if segment.tokens.len() > MAX_SEGMENT_ROWS => {
+            return Err(format!("{} decode rows, at most {MAX_SEGMENT_ROWS} of one slot", segment.tokens.len()));
+        }
         (Some(spec), _) => {
             if spec.budget == 0 {
                 return Err("a budget of 0 tokens".into());

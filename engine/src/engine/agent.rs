@@ -226,13 +226,20 @@ impl Agent {
     }
 }
 
-/// Where a prompt leaves states: at intervals, at the last multiple of a page before the generation prompt, since a template
-/// may render what follows differently the next time, and at the last one before the prompt's end, for who asks again.
+/// A beginning of so many tokens that others have too is not to be read a second time.
+const WORTH_SHARING: usize = 1024;
+
+/// Where a prompt leaves states: at the last multiple of a page inside the system message, with which others may begin as
+/// well; at intervals, and sooner in the first one; at the last multiple before the generation prompt, since a template may
+/// render what follows differently the next time; and at the last one before the prompt's end, for who asks again.
 fn snapshots(request: &Request, config: &EngineConfig, reused: usize) -> BTreeSet<usize> {
     let end = request.prompt.len() - 1;
-    let history = request.generation_prompt_at.unwrap_or(end).min(end) / PAGE_TOKENS * PAGE_TOKENS;
+    let whole = |at: usize| at.min(end) / PAGE_TOKENS * PAGE_TOKENS;
+    let history = whole(request.generation_prompt_at.unwrap_or(end));
+    let system = request.system_until.map(whole);
     let every = (1..).map(|i| i * config.snapshot_every).take_while(|&at| at <= history);
-    every.chain([history, end / PAGE_TOKENS * PAGE_TOKENS]).filter(|&at| at > reused).collect()
+    let first = Some(WORTH_SHARING).filter(|&at| at <= history);
+    every.chain(first).chain(system).chain([history, whole(end)]).filter(|&at| at > reused).collect()
 }
 
 impl Run {

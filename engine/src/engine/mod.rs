@@ -34,7 +34,8 @@ use crate::text::Tokenizer;
 use queue::{OnDisk, Submission, Waiting};
 use worker::{Command, Worker};
 
-/// Bytes of host memory for recurrent states to go on from, and as many again for conversations that gave up their slot.
+/// Bytes of host memory for recurrent states to go on from, and as many again for conversations that gave up their slot, where
+/// nobody knows how much there is.
 pub const DEFAULT_HOST_CACHE: usize = 1 << 30;
 
 /// How the engine works, apart from its backend.

@@ -4,7 +4,7 @@ use super::EngineConfig;
 use super::agent::{Agent, Drafts};
 use super::pace::Pace;
 use crate::drafts::StepCost;
-use crate::step::{DraftSource, MAX_DECODE_ROWS, PAGE_TOKENS, SampleSpec, Segment, SegmentKind};
+use crate::step::{DraftSource, MAX_DECODE_ROWS, MAX_SEGMENT_ROWS, PAGE_TOKENS, SampleSpec, Segment, SegmentKind};
 
 /// One agent's part of a step.
 #[derive(Debug)]
@@ -55,18 +55,21 @@ impl Part {
 
 /// Composes the next step. `turn` moves on with every step: where more agents write than there are rows, they take turns.
 pub(super) fn plan(agents: &mut [Agent], config: &EngineConfig, pace: &Pace, cost: StepCost, turn: usize) -> Vec<Part> {
+    let reads = next_prompt(agents, pace.chunks());
+    // One row is the last of the prompt, in case it ends.
+    let rows = MAX_DECODE_ROWS - usize::from(reads.is_some());
     let mut writing: Vec<usize> =
         (0..agents.len()).filter(|&i| agents[i].run.as_ref().is_some_and(|r| !r.prefill)).collect();
-    if writing.len() > MAX_DECODE_ROWS {
+    if writing.len() > rows {
         let start = turn % writing.len();
         writing.rotate_left(start);
-        writing.truncate(MAX_DECODE_ROWS);
+        writing.truncate(rows);
     }
-    let share = MAX_DECODE_ROWS.checked_div(writing.len()).unwrap_or(MAX_DECODE_ROWS);
+    let share = rows.checked_div(writing.len()).unwrap_or(rows).min(MAX_SEGMENT_ROWS);
     let mut parts: Vec<Part> =
         writing.into_iter().filter_map(|i| decode(i, &mut agents[i], config, cost, share - 1)).collect();
-    if let Some(i) = next_prompt(agents, turn) {
-        let chunk = pace.chunk(!parts.is_empty());
+    let chunk = pace.chunk(!parts.is_empty());
+    if let Some(i) = reads.filter(|_| chunk > 0) {
         parts.extend(prompt(i, &mut agents[i], config, cost, chunk));
     }
     parts
@@ -93,13 +96,13 @@ fn within_context(mut drafts: Drafts, config: &EngineConfig, consumed: usize) ->
 
 /// Whose prompt goes next: the one with the least left to read, so that a short question need not wait for long texts. Now and
 /// then it is the oldest one, so that none starves.
-fn next_prompt(agents: &[Agent], turn: usize) -> Option<usize> {
+fn next_prompt(agents: &[Agent], chunks: u64) -> Option<usize> {
     /// One chunk of so many goes to the oldest.
-    const OLDEST: usize = 4;
+    const OLDEST: u64 = 4;
     let reading =
         agents.iter().enumerate().filter_map(|(i, a)| Some((i, a, a.run.as_ref().filter(|r| r.prefill && !r.waits)?)));
     let next = reading.min_by_key(|(_, agent, run)| {
-        let left = if turn.is_multiple_of(OLDEST) { 0 } else { agent.tokens.len() - agent.consumed };
+        let left = if chunks.is_multiple_of(OLDEST) { 0 } else { agent.tokens.len() - agent.consumed };
         (left, run.started)
     });
     next.map(|(i, ..)| i)

@@ -260,9 +260,10 @@ impl Worker {
         self.queue.retain(|s| !s.events.is_closed());
         self.parked.retain(|p| !p.cancelled());
         let mut gone = before - self.queue.len() - self.parked.len();
-        // From the end: agents that leave are the last ones.
+        // From the end: agents that leave are the last ones, idle ones before them included.
         for i in (0..self.agents.len()).rev() {
-            if self.agents[i].run.as_ref().is_some_and(|r| r.events.is_closed()) {
+            let run = self.agents.get(i).and_then(|agent| agent.run.as_ref());
+            if run.is_some_and(|run| run.events.is_closed()) {
                 self.finish(i, FinishReason::Cancelled, None)?;
                 gone += 1;
             }
@@ -276,6 +277,8 @@ impl Worker {
         let parts = plan(&mut self.agents, &self.config, &self.pace, self.backend.cost(), self.totals.steps as usize);
         let parts = self.find_pages(parts)?;
         if parts.is_empty() {
+            // Agents that write may lack pages while a prompt that could go on has had its share.
+            self.pace.forgive();
             return Ok(());
         }
         let segments = parts.iter().filter_map(|p| p.segment(&self.agents[p.agent])).collect();
@@ -331,7 +334,8 @@ impl Worker {
             }
             self.totals.requests_finished += 1;
             forget(agent, &mut self.pages);
-            return self.backend.reset_slot(self.agents[part.agent].slot);
+            self.backend.reset_slot(self.agents[part.agent].slot)?;
+            return self.resize();
         }
         agent.consumed += if part.prompt { part.tokens.len() } else { output.accepted + 1 };
         agent.clean &= part.prompt;

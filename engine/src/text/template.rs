@@ -40,6 +40,8 @@ pub struct Chat {
 pub struct Prompt {
     /// Token ids.
     pub tokens: Vec<u32>,
+    /// Where the second message begins in `tokens`, if messages begin with the token that the generation prompt begins with.
+    pub system_until: Option<usize>,
     /// Where the generation prompt begins in `tokens`, if it was asked for and begins with a token of its own.
     pub generation_prompt_at: Option<usize>,
     /// The generation prompt leaves a `<think>` open: what is generated starts as reasoning.
@@ -147,7 +149,12 @@ impl ChatTemplate {
         let mark = history.map(|history| history.len());
         let (tokens, generation_prompt_at) =
             tokenizer.encode_with(&self.matcher, &text, |part| guard.reveal(part), mark);
-        Ok(Prompt { tokens, generation_prompt_at, in_thinking })
+        let opening = generation_prompt_at.map(|at| tokens[at]);
+        let system_until = opening.and_then(|opening| {
+            let begins = tokens.iter().enumerate().filter(|&(_, &token)| token == opening);
+            begins.map(|(at, _)| at).nth(1)
+        });
+        Ok(Prompt { tokens, system_until, generation_prompt_at, in_thinking })
     }
 
     fn guard(&self, chat: &Chat) -> Guard {

@@ -270,6 +270,43 @@ impl Gguf {
         out
     }
 
+    /// The whole file with random weights of usual sizes, so that what is written depends on everything before it.
+    pub(crate) fn random(&self, seed: u64) -> Vec<u8> {
+        let (mut out, _) = self.header();
+        let start = out.len();
+        let mut state = seed;
+        // SplitMix64.
+        let mut random = move || {
+            state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+            let mut z = state;
+            z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+            z ^ (z >> 31)
+        };
+        for tensor in &self.tensors {
+            out.resize(start + (out.len() - start).next_multiple_of(ALIGNMENT as usize), 0);
+            let elements: u64 = tensor.dims.iter().product();
+            let mut unit = || (random() >> 40) as f32 / (1u64 << 24) as f32;
+            if tensor.ty == F32 {
+                let (least, most) = match tensor.name.splitn(3, '.').last().unwrap_or_default() {
+                    "ssm_a" => (-0.3, -0.003),
+                    "ssm_dt.bias" | "ssm_conv1d.weight" => (-1.0, 1.0),
+                    _ => (0.7, 1.3),
+                };
+                (0..elements).for_each(|_| out.extend((least + (most - least) * unit()).to_le_bytes()));
+                continue;
+            }
+            assert_eq!(tensor.ty, Q8_0, "random weights are floats or blocks of bytes");
+            // Blocks of 32 bytes with a scale; the deviation is that of a matrix that keeps a vector's length, and half more.
+            let scale = 1.5 * 3f32.sqrt() / 127.0 / (tensor.dims[0] as f32).sqrt();
+            for _ in 0..elements / 32 {
+                out.extend(half::f16::from_f32(scale).to_le_bytes());
+                (0..32).for_each(|_| out.push(((unit() * 255.0) as i32 - 127) as i8 as u8));
+            }
+        }
+        out
+    }
+
     /// Writes the file with a hole in place of the tensors, which costs no room.
     pub(crate) fn write_with_holes(&self, path: &std::path::Path) {
         let (header, data) = self.header();

@@ -90,6 +90,7 @@ fn choice(
         draft: asked.generate.draft,
         session,
         task: None,
+        system_until: None,
         generation_prompt_at: None,
         constraint: None,
     };

@@ -72,6 +72,7 @@ pub async fn begin(
         draft: generate.draft,
         session,
         task: app.config().shows_text().then(|| task::of(&chat.messages)).flatten(),
+        system_until: prompt.system_until,
         generation_prompt_at: prompt.generation_prompt_at,
         constraint,
     };
