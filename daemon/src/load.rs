@@ -184,22 +184,25 @@ impl Prepared {
         let facts = &model.config;
         let context = pool.min(facts.context);
         let device = backend.describe();
+        let host_cache = config.host_cache_mib.map_or_else(crate::memory::host_cache, |mib| mib << 20);
         let engine_config = EngineConfig {
             agents: config.agents,
             draft: config.draft,
             queue: config.queue,
-            host_cache: config.host_cache_mib << 20,
+            host_cache,
             store: hashing.and_then(|hashing| hashing.options(config)),
             show_text: config.shows_text().then(|| tokenizer.clone()),
             ..EngineConfig::new(context, facts.vocab, tokenizer.end_tokens().to_vec())
         };
         let (engine, thread) = Engine::start(backend, engine_config).context("the engine could not be started")?;
         tracing::info!(
-            "ready after {:.2} s: model {} ({}), {device}, {} agents share {pool} tokens, {context} at most for one",
+            "ready after {:.2} s: model {} ({}), {device}, {} agents share {pool} tokens, {context} at most for one; \
+             {} MiB of host memory for conversations without an agent, as many for states of prompts",
             began.elapsed().as_secs_f64(),
             facts.name,
             file.name(),
             config.agents,
+            host_cache >> 20,
         );
         Ok(Serving {
             engine,

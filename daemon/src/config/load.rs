@@ -167,7 +167,9 @@ impl Config {
         if let Some(most) = config.agents_max {
             within("agents_max", most as u64, 1, 256)?;
         }
-        within("host_cache_mib", config.host_cache_mib as u64, 0, 1 << 24)?;
+        if let Some(cache) = config.host_cache_mib {
+            within("host_cache_mib", cache as u64, 0, 1 << 24)?;
+        }
         if let Some(folder) = config.state_dir.as_ref().filter(|folder| !folder.is_absolute()) {
             return Err(("state_dir", format!("`state_dir` is {}, but must be an absolute path", folder.display())));
         }
@@ -305,6 +307,7 @@ mod tests {
                 "gpu",
                 "gpu_reserve_mib",
                 "ctx",
+                "host_cache_mib",
                 "api_keys",
                 "admin_key",
                 "state_dir",

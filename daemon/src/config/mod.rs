@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use openjet_engine::backend::KvType;
-use openjet_engine::engine::DEFAULT_HOST_CACHE;
 use openjet_kernels::Embedding;
 use serde::{Deserialize, Serialize};
 
@@ -84,8 +83,9 @@ pub struct Config {
     pub kv: KvType,
     /// Requests that may wait for an agent.
     pub queue: usize,
-    /// MiB of host memory for conversations without a slot, and as many again for states of prompts.
-    pub host_cache_mib: usize,
+    /// MiB of host memory for conversations without a slot, and as many again for states of prompts; without it an eighth of
+    /// the machine's memory.
+    pub host_cache_mib: Option<usize>,
     /// Keep conversations on disk where there is a state directory.
     pub keep_conversations: bool,
     /// The state directory; without it the one that systemd gives, if it does.
@@ -142,7 +142,7 @@ impl Default for Config {
             ctx: None,
             kv: KvType::Q8_0,
             queue: 64,
-            host_cache_mib: DEFAULT_HOST_CACHE >> 20,
+            host_cache_mib: None,
             keep_conversations: true,
             state_dir: None,
             conversations_gib: 20,
