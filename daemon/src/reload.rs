@@ -9,7 +9,7 @@ use crate::http::keys::Keys;
 use crate::log;
 
 /// The settings that take effect at once; the others need a restart.
-const AT_ONCE: [&str; 12] = [
+const AT_ONCE: [&str; 14] = [
     "agents",
     "api_keys",
     "body_limit_mib",
@@ -22,6 +22,8 @@ const AT_ONCE: [&str; 12] = [
     "ping_s",
     "strict_calls",
     "strict_model",
+    "thinking_budget",
+    "tool_choice",
 ];
 
 /// Reads all settings and the keys again. Nothing changes unless all of them are good.

@@ -1,6 +1,8 @@
 //! Every endpoint and every field of its requests, as documentation: `docs/api.md` and `/openapi.json`. The tables are those
 //! that requests are read with.
 
+use std::sync::LazyLock;
+
 use serde_json::{Map, Value, json};
 
 use super::conversation::format;
@@ -16,12 +18,14 @@ struct Endpoint {
     fields: &'static [&'static [Field]],
     /// Fields that must be there.
     required: &'static [&'static str],
+    /// A request that is answered, in JSON.
+    example: &'static str,
     /// Objects within the request.
     parts: &'static [(&'static str, &'static [Field])],
 }
 
 const fn get(path: &'static str, about: &'static str) -> Endpoint {
-    Endpoint { method: "get", path, about, fields: &[], required: &[], parts: &[] }
+    Endpoint { method: "get", path, about, fields: &[], required: &[], example: "", parts: &[] }
 }
 
 const CHAT_PARTS: &[(&str, &[Field])] = &[
@@ -47,6 +51,7 @@ const ENDPOINTS: &[Endpoint] = &[
         about: "Answers a conversation (OpenAI).",
         fields: &[chat::request::FIELDS, sampling::FIELDS],
         required: &["messages"],
+        example: r#"{"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 16}"#,
         parts: CHAT_PARTS,
     },
     Endpoint {
@@ -55,6 +60,7 @@ const ENDPOINTS: &[Endpoint] = &[
         about: "Continues texts (OpenAI).",
         fields: &[completions::request::FIELDS, sampling::FIELDS],
         required: &["prompt"],
+        example: r#"{"prompt": "def add(a, b):", "max_tokens": 16}"#,
         parts: &[],
     },
     Endpoint {
@@ -63,11 +69,13 @@ const ENDPOINTS: &[Endpoint] = &[
         about: "Answers a conversation (OpenAI Responses).",
         fields: &[responses::request::FIELDS],
         required: &["input"],
+        example: r#"{"input": "Say hello.", "max_output_tokens": 16}"#,
         parts: &[
             ("input[]", responses::input::ITEM),
             ("input[].content[]", responses::input::PART),
             ("tools[] of type function", responses::tools::FUNCTION),
             ("tools[] of type custom", responses::tools::CUSTOM),
+            ("tools[] of type namespace", responses::tools::NAMESPACE),
             ("text.format", format::SCHEMA),
         ],
     },
@@ -77,6 +85,7 @@ const ENDPOINTS: &[Endpoint] = &[
         about: "Answers a conversation (Anthropic Messages).",
         fields: &[messages::request::FIELDS],
         required: &["messages", "max_tokens"],
+        example: r#"{"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 16}"#,
         parts: MESSAGES_PARTS,
     },
     Endpoint {
@@ -85,6 +94,7 @@ const ENDPOINTS: &[Endpoint] = &[
         about: "Counts the tokens of a conversation. Takes the fields of `/v1/messages`; `max_tokens` may be absent.",
         fields: &[messages::request::FIELDS],
         required: &["messages"],
+        example: r#"{"messages": [{"role": "user", "content": "Say hello."}]}"#,
         parts: MESSAGES_PARTS,
     },
     Endpoint {
@@ -93,6 +103,7 @@ const ENDPOINTS: &[Endpoint] = &[
         about: "Text to token ids.",
         fields: &[text::TOKENIZE_FIELDS],
         required: &["content"],
+        example: r#"{"content": "def add(a, b):"}"#,
         parts: &[],
     },
     Endpoint {
@@ -101,6 +112,7 @@ const ENDPOINTS: &[Endpoint] = &[
         about: "Token ids to text.",
         fields: &[text::DETOKENIZE_FIELDS],
         required: &["tokens"],
+        example: r#"{"tokens": [1, 2, 3]}"#,
         parts: &[],
     },
     Endpoint {
@@ -109,6 +121,7 @@ const ENDPOINTS: &[Endpoint] = &[
         about: "The text and tokens that the model would read. Takes the fields of `/v1/chat/completions`.",
         fields: &[chat::request::FIELDS, sampling::FIELDS],
         required: &["messages"],
+        example: r#"{"messages": [{"role": "user", "content": "Say hello."}]}"#,
         parts: CHAT_PARTS,
     },
     get("/v1/models", "The loaded model, in a list."),
@@ -123,9 +136,10 @@ const ENDPOINTS: &[Endpoint] = &[
 pub fn markdown() -> String {
     let mut out = INTRODUCTION.to_owned();
     for endpoint in ENDPOINTS {
-        let Endpoint { method, path, about, fields, required, parts } = endpoint;
+        let Endpoint { method, path, about, fields, required, example, parts } = endpoint;
         out += &format!("\n## {} {path}\n\n{about}\n", method.to_uppercase());
         if !fields.is_empty() {
+            out += &format!("\nFor example `{example}`\n");
             out += &table(fields, required);
         }
         for (place, fields) in *parts {
@@ -144,7 +158,9 @@ table is refused too. The same is at `/openapi.json` for programs.
 
 Errors have the shape of the API that the request came by: `{\"error\": {\"message\", \"type\", \"param\", \"code\"}}` for
 OpenAI's, `{\"type\": \"error\", \"error\": {\"type\", \"message\"}}` for Anthropic's. A conversation that does not fit is 400
-before anything is sent, with both numbers. 503 comes with `Retry-After`.
+before anything is sent, with both numbers. 503 comes with `Retry-After`. A request may have 100 headers and 64 KiB of them;
+more is 431, and what is far more or is no HTTP at all is refused without a body. There are no embeddings: `/v1/embeddings` is
+404 and says why.
 
 Where keys are set, each request needs one: `Authorization: Bearer KEY` or `x-api-key: KEY`; only `/health` does not. The
 header `X-Session-Id` keeps a conversation on its agent.
@@ -164,9 +180,14 @@ fn table(tables: &[&[Field]], required: &[&str]) -> String {
     out
 }
 
-/// The `OpenAPI` document.
+/// The `OpenAPI` document, written once.
 #[must_use]
-pub fn openapi() -> Value {
+pub fn openapi() -> &'static str {
+    static DOCUMENT: LazyLock<String> = LazyLock::new(|| document().to_string());
+    &DOCUMENT
+}
+
+fn document() -> Value {
     let mut paths = Map::new();
     for endpoint in ENDPOINTS {
         let responses = json!({
@@ -186,7 +207,9 @@ pub fn openapi() -> Value {
                 "required": endpoint.required,
                 "additionalProperties": false,
             });
-            let content = json!({ "application/json": { "schema": schema } });
+            // The examples are JSON: a test reads them.
+            let example: Value = serde_json::from_str(endpoint.example).unwrap_or_default();
+            let content = json!({ "application/json": { "schema": schema, "example": example } });
             operation["requestBody"] = json!({ "required": true, "content": content });
         }
         paths.insert(endpoint.path.to_owned(), json!({ endpoint.method: operation }));

@@ -173,6 +173,9 @@ impl Config {
         if let Some(folder) = config.state_dir.as_ref().filter(|folder| !folder.is_absolute()) {
             return Err(("state_dir", format!("`state_dir` is {}, but must be an absolute path", folder.display())));
         }
+        if let Some(budget) = config.thinking_budget {
+            within("thinking_budget", budget as u64, 0, u64::from(u32::MAX))?;
+        }
         if let Some(ctx) = config.ctx {
             within("ctx", ctx as u64, 64, 1 << 26)?;
         }
@@ -311,6 +314,7 @@ mod tests {
                 "api_keys",
                 "admin_key",
                 "state_dir",
+                "thinking_budget",
                 "show_text",
             ];
             let without = |config: &Config| {

@@ -100,6 +100,10 @@ pub struct Config {
     pub strict_model: bool,
     /// Hold every tool call to the tool's schema, asked or not.
     pub strict_calls: bool,
+    /// What a request that leaves it to the model means where the user speaks last: "auto", "required" or a tool's name.
+    pub tool_choice: String,
+    /// Most tokens of thinking for requests that don't say; without it as many as the model likes.
+    pub thinking_budget: Option<usize>,
     /// Largest request body, in MiB.
     pub body_limit_mib: usize,
     /// Seconds that a client has for a request's headers.
@@ -150,6 +154,8 @@ impl Default for Config {
             show_text: None,
             strict_model: false,
             strict_calls: false,
+            tool_choice: "auto".to_owned(),
+            thinking_budget: None,
             body_limit_mib: 32,
             header_timeout_s: 15,
             body_timeout_s: 60,

@@ -34,8 +34,14 @@ pub fn full(bytes: impl Into<Bytes>) -> Body {
 /// A JSON response.
 #[must_use]
 pub fn json_response(status: StatusCode, value: &Value) -> Response<Body> {
-    let mut response = Response::new(full(value.to_string()));
+    let mut response = json_text(value.to_string());
     *response.status_mut() = status;
+    response
+}
+
+/// A response of 200 with JSON that is written already.
+pub fn json_text(text: impl Into<Bytes>) -> Response<Body> {
+    let mut response = Response::new(full(text));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }

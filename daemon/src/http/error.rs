@@ -120,6 +120,12 @@ impl ApiError {
             .with_code("unsupported_media_type")
     }
 
+    /// 431: too many headers, or too long ones.
+    pub fn head_too_large(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "invalid_request_error", message)
+            .with_code("headers_too_large")
+    }
+
     /// 503: not now.
     pub fn unavailable(message: impl Into<String>, retry_after_s: u64) -> Self {
         let mut error = Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message);

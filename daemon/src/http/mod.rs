@@ -5,6 +5,7 @@ pub mod body;
 pub mod cors;
 pub mod error;
 pub mod keys;
+mod limits;
 pub mod router;
 pub mod server;
 pub mod sse;

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Method, Request, Response};
 
-use super::body::{Body, json_response};
+use super::body::{Body, json_text};
 use super::cors;
 use super::error::{ApiError, Family};
+use super::limits;
 use super::server::Handler;
 use crate::api::head::session;
 use crate::app::App;
@@ -141,6 +142,7 @@ impl Router {
         if cross_origin && cors::is_preflight(&request) {
             return Ok(cors::preflight(&request));
         }
+        limits::check(&request)?;
         // Whether it lives is nobody's secret.
         if request.uri().path() == "/health" {
             return self.answer(request).await;
@@ -196,7 +198,7 @@ impl Router {
                 "models of this family write text: they give no useful embeddings, so there are none here",
             )
             .with_code("no_embeddings")),
-            Endpoint::OpenApi => Ok(json_response(StatusCode::OK, &api::reference::openapi())),
+            Endpoint::OpenApi => Ok(json_text(api::reference::openapi())),
             Endpoint::Metrics => metrics::scrape(app),
             Endpoint::Slots => api::health::slots(app),
             Endpoint::Chat => api::chat::answer(app, request).await,

@@ -18,12 +18,13 @@ use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::{Semaphore, watch};
 
 use super::body::Body;
+use super::limits;
 
-/// Bytes of a request's line and headers.
-const HEADER_BYTES: usize = 64 << 10;
+/// Most bytes of a request's line and headers that are answered with an error of ours.
+const HEADER_BYTES: usize = 2 * limits::HEADER_BYTES;
 
-/// Headers of a request.
-const HEADERS: usize = 100;
+/// Most headers of a request that are answered with an error of ours.
+const HEADERS: usize = 4 * limits::HEADERS;
 
 /// Requests at once on one HTTP/2 connection.
 const STREAMS: u32 = 128;

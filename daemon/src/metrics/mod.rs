@@ -12,7 +12,7 @@ use hyper::{Response, StatusCode};
 use openjet_proto::control::MetricSample;
 use prometheus::core::Collector;
 use prometheus::proto::MetricFamily;
-use prometheus::{Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, Registry, TextEncoder};
+use prometheus::{Encoder, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry, TextEncoder};
 
 use self::engine::EngineMetrics;
 use crate::api::usage::Usage;
@@ -31,12 +31,12 @@ const GAPS: &[f64] = &[0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32,
 pub struct Metrics {
     registry: Registry,
     requests: IntCounterVec,
-    first_token: Histogram,
-    gap: Histogram,
-    queue: Histogram,
     drafts: IntCounter,
     drafts_accepted: IntCounter,
-    /// By agent: prompt tokens, those of them not computed again, generated tokens, requests.
+    /// By agent: waits, prompt tokens, those of them not computed again, generated tokens, requests.
+    first_token: HistogramVec,
+    gap: HistogramVec,
+    queue: HistogramVec,
     prompt_tokens: IntCounterVec,
     cached_tokens: IntCounterVec,
     generated_tokens: IntCounterVec,
@@ -54,7 +54,8 @@ impl Metrics {
         let by_agent = |name: &str, help: &str| add(&registry, IntCounterVec::new(Opts::new(name, help), &["agent"])?);
         let count = |name: &str, help: &str| add(&registry, IntCounter::new(name, help)?);
         let seconds = |name: &str, help: &str, buckets: &[f64]| {
-            add(&registry, Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec()))?)
+            let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
+            add(&registry, HistogramVec::new(options, &["agent"])?)
         };
         let requests = Opts::new("openjet_requests_total", "Requests by how they ended.");
         Ok(Self {
@@ -83,7 +84,7 @@ impl Metrics {
     /// An agent took a request.
     pub(crate) fn started(&self, agent: usize, queued: Duration, prompt: usize, cached: usize) {
         let agent = &[agent.to_string()];
-        self.queue.observe(queued.as_secs_f64());
+        self.queue.with_label_values(agent).observe(queued.as_secs_f64());
         self.agent_requests.with_label_values(agent).inc();
         self.prompt_tokens.with_label_values(agent).inc_by(prompt as u64);
         self.cached_tokens.with_label_values(agent).inc_by(cached as u64);
@@ -92,8 +93,9 @@ impl Metrics {
     /// A step brought `tokens` of a request: its first ones, `waited` after its arrival, or more, `waited` after the last.
     pub(crate) fn tokens(&self, agent: usize, tokens: usize, first: bool, waited: Duration) {
         let histogram = if first { &self.first_token } else { &self.gap };
-        histogram.observe(waited.as_secs_f64());
-        self.generated_tokens.with_label_values(&[agent.to_string()]).inc_by(tokens as u64);
+        let agent = &[agent.to_string()];
+        histogram.with_label_values(agent).observe(waited.as_secs_f64());
+        self.generated_tokens.with_label_values(agent).inc_by(tokens as u64);
     }
 
     /// A request is over.

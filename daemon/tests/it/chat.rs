@@ -112,8 +112,9 @@ fn stop_strings_end_the_text_and_never_leave() {
     }
 }
 
+/// llama.cpp pull request 27196, vllm issue 53488: with drafts they were 0.0 or wrong.
 #[test]
-fn log_probabilities_belong_to_the_contents_tokens() {
+fn llama_cpp_27196_log_probabilities_belong_to_the_contents_tokens_with_drafts_too() {
     let base = with(
         question("Write a Python function `clamp` that does this: Return value limited to the range low to high."),
         json!({"enable_thinking": false, "logprobs": true, "top_logprobs": 3}),
@@ -137,7 +138,6 @@ fn log_probabilities_belong_to_the_contents_tokens() {
         assert_eq!(top[0]["logprob"], entry["logprob"]);
         assert!(entry["logprob"].as_f64().unwrap() <= 0.0);
     }
-    // vllm issue 53488, llama.cpp pull request 27196: with drafts they were 0.0 or wrong.
     assert_eq!(drafted["choices"][0]["logprobs"], plain["choices"][0]["logprobs"]);
 }
 
@@ -264,10 +264,19 @@ fn tool_calls_come_whole_and_in_pieces() {
         assert_eq!(serde_json::from_str::<Value>(&joined).unwrap(), arguments);
     }
     // A call that is cut off is no call.
-    let short = ask(&with(body.clone(), json!({"max_tokens": 20})));
+    let short = ask(&with(body, json!({"max_tokens": 20})));
     assert_eq!(short["choices"][0]["finish_reason"], "length");
     assert_eq!(short["choices"][0]["message"].get("tool_calls"), None, "{short}");
-    // With tool_choice none the model is not told of them, and none comes out.
+}
+
+/// tt-inference-server issue 4386: with `tool_choice` none there were calls nevertheless.
+#[test]
+fn tt_inference_server_4386_there_is_no_call_with_tool_choice_none() {
+    let tools = json!([tool("read_file", "Read a file", "path")]);
+    let body = json!({"temperature": 0, "max_tokens": 100, "tools": tools, "messages": [
+        {"role": "system", "content": "You are a coding agent."},
+        {"role": "user", "content": "What does src/app/main.py contain?"}]});
+    assert_eq!(ask(&body)["choices"][0]["finish_reason"], "tool_calls", "it calls nothing, so nothing is tested");
     let none = ask(&with(body, json!({"tool_choice": "none"})));
     assert_eq!(none["choices"][0]["message"].get("tool_calls"), None, "{none}");
     assert_ne!(none["choices"][0]["finish_reason"], "tool_calls");

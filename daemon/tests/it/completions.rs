@@ -95,3 +95,15 @@ fn stop_strings_work_here_too() {
     assert_eq!(answer["choices"][0]["text"], text[..text.find(&stop).unwrap()]);
     assert_eq!(answer["choices"][0]["finish_reason"], "stop");
 }
+
+#[test]
+fn texts_obey_a_form() {
+    let format = json!({"type": "regex", "regex": " [0-9]{3}-[a-c]{2}"});
+    let body =
+        json!({"prompt": ["The number is", "It is"], "response_format": format, "max_tokens": 40, "temperature": 0});
+    for choice in ask(&body)["choices"].as_array().unwrap() {
+        let text = choice["text"].as_str().unwrap();
+        assert_eq!(choice["finish_reason"], "stop", "{choice}");
+        assert!(text.len() == 7 && text[1..4].bytes().all(|b| b.is_ascii_digit()) && &text[4..5] == "-", "{text:?}");
+    }
+}

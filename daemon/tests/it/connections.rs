@@ -1,6 +1,7 @@
 //! Clients that leave, are slow, or are many.
 
-use std::io::Write;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -120,6 +121,26 @@ fn slow_requests_are_cut_off() {
     let response = read_response(&mut half_body).unwrap();
     assert_eq!((response.status, &response.json()["error"]["code"]), (408, &json!("request_timeout")));
     assert!(started.elapsed() < Duration::from_secs(15), "{:?}", started.elapsed());
+}
+
+/// A client that asks for much and reads nothing is left after `write_timeout_s`.
+#[test]
+fn slow_readers_are_cut_off() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = start(openjetd::config::Config { write_timeout_s: 1, ..config(folder.path()) });
+    let (mut stream, asked) = (connect(server.address), 1200);
+    unread(&mut stream, asked);
+    std::thread::sleep(Duration::from_secs(6));
+    let mut got = Vec::new();
+    let _reset = stream.read_to_end(&mut got);
+    let answers = got.windows(15).filter(|bytes| bytes == b"HTTP/1.1 200 OK").count();
+    assert!((1..asked).contains(&answers), "{answers} of {asked} answers came, in {} bytes", got.len());
+    assert_eq!(get(server.address, "/health").status, 200);
+}
+
+/// Asks for more than fits into the buffers between client and server, and reads none of it.
+fn unread(stream: &mut TcpStream, requests: usize) {
+    stream.write_all("GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n".repeat(requests).as_bytes()).unwrap();
 }
 
 #[test]

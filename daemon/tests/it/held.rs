@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::client::{Events, post};
-use crate::server::shared;
+use crate::server::{config, shared, start};
 
 const PATH: &str = "/v1/chat/completions";
 
@@ -316,4 +316,57 @@ fn an_answer_that_is_cut_off_says_so() {
     assert_eq!(choice["finish_reason"], "length");
     assert_eq!(choice["message"].get("tool_calls"), None);
     assert!(content(&choice).starts_with("<function="), "what was written of the call is text: {choice}");
+}
+
+/// Coding agents leave the choice to the model; the setting `tool_choice` has small models call nevertheless.
+#[test]
+fn a_setting_forces_calls_where_the_request_leaves_it_to_the_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = start(openjetd::config::Config {
+        tool_choice: "edit".to_owned(),
+        thinking_budget: Some(5),
+        ..config(folder.path())
+    });
+    let ask = |path: &str, body: &Value| {
+        let response = post(server.address, path, body);
+        assert_eq!(response.status, 200, "{body}: {response:?}");
+        response.json()
+    };
+    let body = with(question("Hello"), json!({"tools": tools(), "tool_choice": "auto", "enable_thinking": false}));
+    let answer = ask(PATH, &body)["choices"][0].clone();
+    assert_eq!(answer["finish_reason"], "tool_calls", "{answer}");
+    let call = &answer["message"]["tool_calls"][0];
+    assert_eq!(call["function"]["name"], "edit");
+    assert_call(call);
+    // With the call's result the model is free again: it can end.
+    let mut messages = body["messages"].as_array().unwrap().clone();
+    messages.push(answer["message"].clone());
+    messages.push(json!({"role": "tool", "tool_call_id": call["id"], "content": "done"}));
+    let after = ask(PATH, &with(body.clone(), json!({"messages": messages, "max_tokens": 30})));
+    assert_ne!(after["choices"][0]["finish_reason"], "tool_calls", "{after}");
+    // So it is where the request decides, or does not offer the tool.
+    let other = json!([tools()[1]]);
+    for extra in
+        [json!({"tool_choice": "none"}), json!({"tools": other}), json!({"response_format": {"type": "json_object"}})]
+    {
+        let answer = ask(PATH, &with(with(body.clone(), extra.clone()), json!({"max_tokens": 30})));
+        assert_ne!(answer["choices"][0]["finish_reason"], "tool_calls", "{extra}: {answer}");
+    }
+    // The other setting: thinking is closed where the request does not say when.
+    let answer = ask(PATH, &with(body.clone(), json!({"enable_thinking": true})));
+    assert_eq!(answer["choices"][0]["finish_reason"], "tool_calls", "{answer}");
+    assert!(answer["usage"]["completion_tokens_details"]["reasoning_tokens"].as_u64().unwrap() <= 8, "{answer}");
+    let schema = &tools()[0]["function"]["parameters"];
+    let answer = ask(
+        "/v1/messages",
+        &json!({"model": "m", "max_tokens": 200, "tools": [{"name": "edit", "input_schema": schema}],
+            "messages": [{"role": "user", "content": "Hello"}]}),
+    );
+    assert_eq!(answer["stop_reason"], "tool_use", "{answer}");
+    let answer = ask(
+        "/v1/responses",
+        &json!({"model": "m", "input": "Hello", "reasoning": {"effort": "none"},
+            "tools": [{"type": "function", "name": "edit", "parameters": schema}]}),
+    );
+    assert_eq!(answer["output"][0]["type"], "function_call", "{answer}");
 }

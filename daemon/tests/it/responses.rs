@@ -188,3 +188,25 @@ fn ends_are_honest() {
     let text = ask(&cut)["output"][1]["content"][0]["text"].as_str().unwrap().to_owned();
     assert!(text.starts_with("<function=read_file>"), "{text}");
 }
+
+/// Codex offers the tools of MCP servers in namespaces.
+#[test]
+fn tools_within_namespaces_are_called() {
+    let parameters =
+        json!({"type": "object", "properties": {"word": {"enum": ["left", "right"]}}, "required": ["word"]});
+    let note = json!({"type": "function", "name": "note", "parameters": parameters});
+    let offered = json!([note, {"type": "namespace", "name": "mcp__notes", "tools": [note]}]);
+    let choice = json!({"type": "function", "name": "note", "namespace": "mcp__notes"});
+    let body =
+        json!({"model": "m", "input": "Hello", "tools": offered, "tool_choice": choice, "max_output_tokens": 200});
+    let answer = ask(&body);
+    let call =
+        answer["output"].as_array().unwrap().iter().find(|item| item["type"] == "function_call").unwrap().clone();
+    assert_eq!((&call["name"], &call["namespace"]), (&json!("note"), &json!("mcp__notes")), "{answer}");
+    let arguments: Value = serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
+    assert!(["left", "right"].contains(&arguments["word"].as_str().unwrap()), "{answer}");
+    let output = json!({"type": "function_call_output", "call_id": call["call_id"], "output": "done"});
+    let input = json!([{"role": "user", "content": "Hello"}, call, output]);
+    let next = json!({"model": "m", "input": input, "tools": offered, "max_output_tokens": 2});
+    assert_eq!(ask(&next)["usage"]["output_tokens"], 2);
+}

@@ -5,6 +5,7 @@ pub(crate) mod apt;
 pub(crate) mod browser;
 pub(crate) mod node;
 pub(crate) mod nvcc;
+pub(crate) mod promtool;
 pub(crate) mod python;
 pub(crate) mod systemd;
 pub(crate) mod wasm;
@@ -28,7 +29,7 @@ enum What {
     Nvcc,
     /// Rust's standard library for wasm32, for the page.
     Wasm,
-    /// Python with the clients that the tests use.
+    /// Python with the clients that the tests use, and Prometheus' checker.
     Python,
     /// systemd's own programs, for the service's tests.
     Systemd,
@@ -47,7 +48,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let place = match what {
             What::Nvcc => nvcc::install()?.display().to_string(),
             What::Wasm => wasm::install()?.to_string(),
-            What::Python => python::install()?.display().to_string(),
+            What::Python => {
+                promtool::install()?;
+                python::install()?.display().to_string()
+            }
             What::Systemd => systemd::install()?.display().to_string(),
             What::Browser => browser::install()?.display().to_string(),
             What::All => continue,

@@ -1,4 +1,4 @@
-//! Packages for Node under `.tools/node`, from npm with pinned versions.
+//! Packages for Node under `.tools`, from npm with pinned versions.
 
 use crate::{env, sh};
 use anyhow::{Context, Result};
@@ -7,26 +7,38 @@ use std::path::PathBuf;
 
 /// The folder with the clients for Node that the tests use; `None` where there is no Node.
 pub(crate) fn install() -> Result<Option<PathBuf>> {
+    packages("node", "tests/clients/node", &[])
+}
+
+/// The folder with the command-line agents for Node; `None` where there is no Node.
+pub(crate) fn agents() -> Result<Option<PathBuf>> {
+    // These put their programs into place by themselves.
+    packages("agents", "tests/agents", &["opencode-ai", "@anthropic-ai/claude-code"])
+}
+
+/// `.tools/NAME` with exactly the packages that `list` names, of which `own_scripts` may run theirs.
+fn packages(name: &str, list: &str, own_scripts: &[&str]) -> Result<Option<PathBuf>> {
     if env::find("node").is_none() || env::find("npm").is_none() {
         return Ok(None);
     }
-    let from = env::root().join("tests/clients/node");
-    let folder = env::tools().join("node");
-    let list = "package-lock.json";
-    let wanted =
-        fs::read_to_string(from.join(list)).with_context(|| format!("can't read tests/clients/node/{list}"))?;
+    let from = env::root().join(list);
+    let folder = env::tools().join(name);
+    let lock = "package-lock.json";
+    let wanted = fs::read_to_string(from.join(lock)).with_context(|| format!("can't read {list}/{lock}"))?;
     // The folder is complete when this copy of the list, written last, is the list.
     let stamp = folder.join("installed.json");
     if fs::read_to_string(&stamp).is_ok_and(|have| have == wanted) {
         return Ok(Some(folder));
     }
-    println!("Fetching packages from npm into .tools/node ...");
+    println!("Fetching packages from npm into .tools/{name} ...");
     fs::create_dir_all(&folder)?;
-    for name in ["package.json", list] {
-        fs::copy(from.join(name), folder.join(name))
-            .with_context(|| format!("can't copy tests/clients/node/{name}"))?;
+    for file in ["package.json", lock] {
+        fs::copy(from.join(file), folder.join(file)).with_context(|| format!("can't copy {list}/{file}"))?;
     }
     sh::capture(sh::cmd("npm").args(["ci", "--no-audit", "--no-fund", "--ignore-scripts"]).current_dir(&folder))?;
+    if !own_scripts.is_empty() {
+        sh::capture(sh::cmd("npm").arg("rebuild").args(own_scripts).current_dir(&folder))?;
+    }
     fs::write(&stamp, wanted)?;
     Ok(Some(folder))
 }

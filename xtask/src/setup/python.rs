@@ -10,12 +10,28 @@ use std::path::{Path, PathBuf};
 pub(crate) fn install() -> Result<PathBuf> {
     let wanted =
         fs::read_to_string(env::root().join("tests/requirements.txt")).context("can't read tests/requirements.txt")?;
-    venv("py", &wanted)
+    listed("py", &wanted)
+}
+
+/// The environment with aider, whose dependencies are its own; returns its folder of programs.
+pub(crate) fn aider() -> Result<PathBuf> {
+    let list = "tests/agents/requirements.txt";
+    let wanted = fs::read_to_string(env::root().join(list)).with_context(|| format!("can't read {list}"))?;
+    listed("aider", &wanted)
+}
+
+/// As [`venv`], for requirements that name everything: nothing is looked up, and nothing compiled that is never used.
+fn listed(name: &str, requirements: &str) -> Result<PathBuf> {
+    filled(name, requirements, &["--no-deps", "--no-compile"])
 }
 
 /// A virtual environment `.tools/NAME` that holds exactly what `requirements` says, as pip reads it; returns its
 /// folder of programs.
 pub(crate) fn venv(name: &str, requirements: &str) -> Result<PathBuf> {
+    filled(name, requirements, &[])
+}
+
+fn filled(name: &str, requirements: &str, options: &[&str]) -> Result<PathBuf> {
     let folder = env::tools().join(name);
     let bin = folder.join("bin");
     // The environment is complete when this copy of the list, written last, is the list.
@@ -28,7 +44,8 @@ pub(crate) fn venv(name: &str, requirements: &str) -> Result<PathBuf> {
     let list = folder.join("wanted.txt");
     fs::write(&list, requirements)?;
     let mut pip = sh::cmd(bin.join("python"));
-    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"]).arg(&list);
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(options);
+    pip.arg("--requirement").arg(&list);
     sh::capture(&mut pip)?;
     fs::rename(&list, &stamp)?;
     Ok(bin)

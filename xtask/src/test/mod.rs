@@ -50,12 +50,16 @@ const PARTS: &[Part] = &[
     Part { name: "fuzz", what: "the fuzz targets compile", run: rust::fuzz },
     Part { name: GPU, what: "the CUDA backend on this machine's GPU", run: gpu::run },
     Part { name: "clients", what: "real clients against the real daemon", run: python::clients },
+    Part { name: AGENTS, what: "real coding agents against the real daemon (only if asked for)", run: python::agents },
     Part { name: "systemd", what: "the service under a real systemd", run: python::systemd },
     Part { name: "browser", what: "the page in a real browser", run: python::browser },
 ];
 
 /// The one part that continuous integration may skip.
 const GPU: &str = "gpu";
+
+/// The one part that runs only if it is asked for: it fetches 2 GB.
+const AGENTS: &str = "agents";
 
 /// What came of a part that could run.
 enum Report {
@@ -130,7 +134,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     } else if pack::folder().is_some() {
         bail!("a pack holds the tests of the GPU alone: add --gpu");
     } else {
-        for part in PARTS.iter().filter(|part| args.only.is_empty() || args.only.iter().any(|name| name == part.name)) {
+        let chosen = |name: &str| match &args.only[..] {
+            [] => name != AGENTS,
+            only => only.iter().any(|one| one == name),
+        };
+        for part in PARTS.iter().filter(|part| chosen(part.name)) {
             sum += one(part, part.name == GPU || !env::in_ci())?;
         }
     }

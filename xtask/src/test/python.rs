@@ -7,7 +7,16 @@ use std::path::{Path, PathBuf};
 
 /// The official clients and others, for Python and Node.
 pub(super) fn clients(log: &Log) -> Result<Report> {
-    pytest(log, "tests/clients", setup::node::install()?.map(|folder| ("OPENJET_NODE", folder)))
+    let node = setup::node::install()?.map(|folder| ("OPENJET_NODE", folder));
+    let promtool = ("OPENJET_PROMTOOL", setup::promtool::install()?);
+    pytest(log, "tests/clients", node.into_iter().chain([promtool]))
+}
+
+/// Coding agents that are programs of their own.
+pub(super) fn agents(log: &Log) -> Result<Report> {
+    let Some(node) = setup::node::agents()? else { return Ok(Report::Skipped("no Node on this machine".into())) };
+    let aider = setup::python::aider()?;
+    pytest(log, "tests/agents", [("OPENJET_AGENTS", node), ("OPENJET_AIDER", aider)])
 }
 
 /// The service in namespaces of its own.
@@ -19,7 +28,7 @@ pub(super) fn systemd(log: &Log) -> Result<Report> {
         return Ok(Report::Skipped("no cgroup2 file system is mounted".into()));
     }
     setup::systemd::install()?;
-    pytest(log, "tests/systemd", None)
+    pytest(log, "tests/systemd", [])
 }
 
 /// The page in Chromium.
@@ -37,12 +46,13 @@ fn has_cgroup2() -> bool {
     mounts.lines().any(|line| line.split(' ').nth(2) == Some("cgroup2"))
 }
 
-fn pytest(log: &Log, folder: &str, variable: Option<(&str, PathBuf)>) -> Result<Report> {
+fn pytest(log: &Log, folder: &str, variables: impl IntoIterator<Item = (&'static str, PathBuf)>) -> Result<Report> {
     let bin = setup::python::install()?;
     log.run(sh::cargo().args(["build", "--locked", "--package", "openjetd", "--package", "openjetctl"]))?;
     let mut pytest = sh::cmd(bin.join("python"));
-    pytest.args(["-B", "-m", "pytest", "-c", "tests/pytest.ini", "-p", "no:cacheprovider", "-v", folder]);
-    pytest.envs(variable);
+    pytest.args(["-m", "pytest", "-c", "tests/pytest.ini", "-p", "no:cacheprovider", "-v", folder]);
+    pytest.envs(variables);
+    pytest.env("PYTHONPYCACHEPREFIX", env::target().join("pycache"));
     pytest.env("OPENJETD", env::target().join("debug/openjetd"));
     pytest.env("OPENJETCTL", env::target().join("debug/openjetctl"));
     rust::counted(log, &mut pytest)

@@ -9,12 +9,14 @@ use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::{Request, Response, StatusCode};
+use openjet_engine::constraint::Constraint;
 use openjet_engine::text::{ControlTokens, Tokenizer};
 
 use self::format::Choice;
 use self::request::{CompletionRequest, Prompt};
 use self::stream::CompletionStream;
 use super::answer::Answer;
+use super::conversation::hold::text_constraint;
 use super::head::{self, Head};
 use super::usage::Usage;
 use super::writer::Writer;
@@ -34,10 +36,10 @@ pub async fn answer(app: &Arc<App>, request: Request<Incoming>) -> Result<Respon
     let body = read_json(request, app.body_limits()).await?;
     let asked = request::parse(body, serving.defaults, serving.model.vocab)?;
     let head = Head::new("cmpl", head::model_name(app, &serving, asked.generate.model.clone())?);
-    let (asked, prompts) = tokenize_apart(serving.clone(), asked).await?;
+    let Prepared { asked, prompts, constraint } = prepare(serving.clone(), asked).await?;
     let mut choices = Vec::with_capacity(prompts.len());
     for prompt in prompts {
-        choices.push(choice(app, &serving, &asked, prompt, session.clone())?);
+        choices.push(choice(app, &serving, &asked, prompt, constraint.clone(), session.clone())?);
     }
     if asked.generate.stream {
         let source = CompletionStream::new(choices, head, serving, asked.generate.include_usage);
@@ -73,6 +75,7 @@ fn choice(
     serving: &Arc<Serving>,
     asked: &CompletionRequest,
     prompt: Vec<u32>,
+    constraint: Option<Constraint>,
     session: Option<String>,
 ) -> Result<Choice, ApiError> {
     let writer = Writer::new(serving.tokenizer.clone(), None, asked.generate.stops.clone(), false);
@@ -92,25 +95,32 @@ fn choice(
         task: None,
         system_until: None,
         generation_prompt_at: None,
-        constraint: None,
+        constraint,
     };
     let answer = Answer::submit(app, serving, request, writer, "/v1/completions")
         .map_err(|error| error.overflow_of("prompt"))?;
     Ok(Choice { answer, echo, prompt_ids, wants_logprobs: asked.generate.params.logprobs.is_some(), offset: 0 })
 }
 
-async fn tokenize_apart(
-    serving: Arc<Serving>,
+/// A request with what took time to make of it.
+struct Prepared {
     asked: CompletionRequest,
-) -> Result<(CompletionRequest, Vec<Vec<u32>>), ApiError> {
-    let tokenize = move || {
-        let tokens: Result<Vec<_>, _> =
-            asked.prompts.iter().map(|prompt| tokens(&serving.tokenizer, prompt, asked.suffix.as_deref())).collect();
-        tokens.map(|tokens| (asked, tokens))
+    prompts: Vec<Vec<u32>>,
+    constraint: Option<Constraint>,
+}
+
+/// Tokenizes and compiles on a thread where that may take its time.
+async fn prepare(serving: Arc<Serving>, asked: CompletionRequest) -> Result<Prepared, ApiError> {
+    let prepare = move || {
+        let tokens = |prompt| tokens(&serving.tokenizer, prompt, asked.suffix.as_deref());
+        let prompts = asked.prompts.iter().map(tokens).collect::<Result<_, _>>()?;
+        let form = asked.form.as_ref();
+        let constraint = form.map(|form| text_constraint(&serving, form, asked.generate.ignore_end)).transpose()?;
+        Ok(Prepared { prompts, constraint: constraint.flatten(), asked })
     };
-    tokio::task::spawn_blocking(tokenize)
+    tokio::task::spawn_blocking(prepare)
         .await
-        .map_err(|error| ApiError::internal(format!("the prompt could not be tokenized: {error}")))?
+        .map_err(|error| ApiError::internal(format!("the prompt could not be prepared: {error}")))?
 }
 
 /// A prompt's tokens. With a suffix they are laid out for filling in the middle.

@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use crate::api::conversation::format;
+use crate::api::conversation::hold::AnswerForm;
 use crate::api::fields::{Field, Fields, done, harmless, integer, wrong_type};
 use crate::api::sampling::{self, Generate, SamplingDefaults};
 use crate::http::error::ApiError;
@@ -13,6 +15,7 @@ pub const FIELDS: &[Field] = &[
     done("max_tokens", "16 without it"),
     done("echo", "the prompt's text first"),
     done("logprobs", "0 to 20 alternatives"),
+    done("response_format", "the form of the text, as in /v1/chat/completions"),
     harmless("user", "there is one user"),
 ];
 
@@ -38,6 +41,8 @@ pub struct CompletionRequest {
     pub max_tokens: u32,
     /// The prompt's text first.
     pub echo: bool,
+    /// What the text must be.
+    pub form: Option<AnswerForm>,
 }
 
 /// What is to be continued.
@@ -58,6 +63,7 @@ pub fn parse(body: Value, defaults: SamplingDefaults, vocab: usize) -> Result<Co
     let prompts = prompts(fields.take("prompt").ok_or_else(|| fields.missing("prompt"))?, vocab)?;
     let mut generate = sampling::read(&mut fields, defaults, vocab)?;
     generate.params.logprobs = fields.integer("logprobs", 0..=LOGPROBS)?.map(|n| n as u8);
+    let form = format::response_format(&mut fields)?;
     let echo = fields.boolean("echo")?.unwrap_or(false);
     let suffix = fields.string("suffix")?;
     if echo && generate.params.logprobs.is_some() {
@@ -72,7 +78,7 @@ pub fn parse(body: Value, defaults: SamplingDefaults, vocab: usize) -> Result<Co
     }
     let max_tokens = fields.integer("max_tokens", 1..=i64::from(u32::MAX))?.map_or(DEFAULT_TOKENS, |n| n as u32);
     fields.finish(&[FIELDS, sampling::FIELDS])?;
-    Ok(CompletionRequest { generate, prompts, suffix, max_tokens, echo })
+    Ok(CompletionRequest { generate, prompts, suffix, max_tokens, echo, form })
 }
 
 fn prompts(value: Value, vocab: usize) -> Result<Vec<Prompt>, ApiError> {
@@ -190,6 +196,7 @@ mod tests {
             (json!({"prompt": [1], "suffix": "b"}), "suffix"),
             (json!({"prompt": "a", "grammar": "%llguidance"}), "grammar"),
             (json!({"prompt": "a", "messages": []}), "messages"),
+            (json!({"prompt": "a", "response_format": {"type": "yaml"}}), "response_format.type"),
         ] {
             let error = parse_all(body.clone()).unwrap_err();
             assert_eq!(error.param_name(), Some(param), "{body}: {}", error.message());

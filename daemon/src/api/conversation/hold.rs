@@ -35,7 +35,36 @@ pub enum Force {
     Named(String),
 }
 
-/// Compiles what an answer is held to. `always`: calls are held to their schemas where that is possible, asked or not.
+/// What the settings say of calls.
+#[derive(Clone, Debug)]
+pub struct CallPolicy {
+    /// Hold calls to their schemas where that is possible, asked or not.
+    pub strict: bool,
+    /// The setting `tool_choice`: `auto`, `required` or the name of a tool.
+    pub choice: String,
+}
+
+impl CallPolicy {
+    /// The call that is to be made though the request does not say so. A user's turn is answered with one; where a tool's
+    /// result is the news, the model must be free to end.
+    fn force(&self, conversation: &Conversation) -> Force {
+        let Conversation { form, chat, generate, .. } = conversation;
+        let tools = chat.tools.as_deref().unwrap_or_default();
+        let mut news = chat.messages.iter().rev().take_while(|message| message["role"] != "assistant");
+        if form.answer.is_some() || generate.ignore_end || news.any(|message| message["role"] == "tool") {
+            return Force::No;
+        }
+        match self.choice.as_str() {
+            "auto" => Force::No,
+            "required" if tools.is_empty() => Force::No,
+            "required" => Force::Any,
+            name if tools.iter().any(|tool| tool["function"]["name"] == name) => Force::Named(name.to_owned()),
+            _ => Force::No,
+        }
+    }
+}
+
+/// Compiles what an answer is held to.
 ///
 /// # Errors
 /// 400 names the field that can't be kept to.
@@ -43,42 +72,74 @@ pub(super) fn constraint(
     serving: &Serving,
     conversation: &Conversation,
     in_thinking: bool,
-    always: bool,
+    policy: &CallPolicy,
 ) -> Result<Option<Constraint>, ApiError> {
     let Conversation { form, chat, one_call, generate, .. } = conversation;
     let tools = chat.tools.as_deref().unwrap_or_default();
-    let grammars = &serving.grammars;
     let hold = match (&form.answer, &form.force) {
-        (_, Force::Any) => Hold::Answer(calls(serving, tools, !one_call)?),
-        (_, Force::Named(name)) => {
-            let named: Vec<Value> = tools.iter().filter(|tool| tool["function"]["name"] == **name).cloned().collect();
-            Hold::Answer(calls(serving, &named, !one_call)?)
-        }
-        (Some((answer, field)), Force::No) => {
+        (None, Force::No) => by_policy(serving, conversation, policy)?,
+        (Some(answer), Force::No) => {
             let calls = if tools.is_empty() { None } else { Some(calls_text(serving, tools)?) };
-            let grammar = grammars.answer(answer, calls.as_deref());
-            Hold::Answer(grammar.map_err(|error| {
-                ApiError::param(field.clone(), format!("`{field}` can't be kept to: {error}"))
-                    .with_code("invalid_value")
-            })?)
+            Hold::Answer(answer_grammar(serving, answer, calls.as_deref())?)
         }
-        (None, Force::No) if tools.is_empty() => Hold::Nothing,
-        (None, Force::No) if form.strict_calls => Hold::Calls(calls(serving, tools, false)?),
-        (None, Force::No) if always => match calls(serving, tools, false) {
-            Ok(grammar) => Hold::Calls(grammar),
-            Err(error) => {
-                tracing::warn!(error = error.message(), "calls of this request are not held to their schemas");
-                Hold::Nothing
-            }
-        },
-        (None, Force::No) => Hold::Nothing,
+        (_, force) => Hold::Answer(forced(serving, tools, force, !one_call)?),
     };
     if matches!(hold, Hold::Answer(_)) && generate.ignore_end {
-        let message =
-            "`ignore_eos` would go on after an answer that is over, so it does not go with a form or a forced call";
-        return Err(ApiError::param("ignore_eos", message).with_code("unsupported_parameter"));
+        return Err(endless());
     }
-    Ok(Constraint::new(grammars.vocabulary(), hold, in_thinking, form.thinking_budget))
+    Ok(Constraint::new(serving.grammars.vocabulary(), hold, in_thinking, form.thinking_budget))
+}
+
+/// What a text is held to that continues a prompt.
+///
+/// # Errors
+/// 400 names the field that can't be kept to.
+pub fn text_constraint(serving: &Serving, form: &AnswerForm, ignore_end: bool) -> Result<Option<Constraint>, ApiError> {
+    if ignore_end {
+        return Err(endless());
+    }
+    let hold = Hold::Answer(answer_grammar(serving, form, None)?);
+    Ok(Constraint::new(serving.grammars.vocabulary(), hold, false, None))
+}
+
+fn answer_grammar(serving: &Serving, (answer, field): &AnswerForm, calls: Option<&str>) -> Result<Grammar, ApiError> {
+    serving.grammars.answer(answer, calls).map_err(|error| {
+        ApiError::param(field.clone(), format!("`{field}` can't be kept to: {error}")).with_code("invalid_value")
+    })
+}
+
+fn endless() -> ApiError {
+    let message =
+        "`ignore_eos` would go on after an answer that is over, so it does not go with a form or a forced call";
+    ApiError::param("ignore_eos", message).with_code("unsupported_parameter")
+}
+
+/// Where the request leaves it to the model: the settings' word, which never makes a request fail.
+fn by_policy(serving: &Serving, conversation: &Conversation, policy: &CallPolicy) -> Result<Hold, ApiError> {
+    let tools = conversation.chat.tools.as_deref().unwrap_or_default();
+    let force = policy.force(conversation);
+    let hold = match force {
+        _ if tools.is_empty() => return Ok(Hold::Nothing),
+        Force::No if conversation.form.strict_calls => return Ok(Hold::Calls(calls(serving, tools, false)?)),
+        Force::No if policy.strict => calls(serving, tools, false).map(Hold::Calls),
+        Force::No => return Ok(Hold::Nothing),
+        force => forced(serving, tools, &force, false).map(Hold::Answer),
+    };
+    Ok(hold.unwrap_or_else(|error| {
+        tracing::warn!(error = error.message(), "calls of this request are not held to their schemas");
+        Hold::Nothing
+    }))
+}
+
+/// A call that must be, or `many` of them.
+fn forced(serving: &Serving, tools: &[Value], force: &Force, many: bool) -> Result<Grammar, ApiError> {
+    match force {
+        Force::Named(name) => {
+            let named: Vec<Value> = tools.iter().filter(|tool| tool["function"]["name"] == **name).cloned().collect();
+            calls(serving, &named, many)
+        }
+        Force::No | Force::Any => calls(serving, tools, many),
+    }
 }
 
 fn calls(serving: &Serving, tools: &[Value], many: bool) -> Result<Grammar, ApiError> {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use openjet_engine::text::{Chat, OutputParser, ToolSchemas};
 
-use self::hold::Form;
+use self::hold::{CallPolicy, Form};
 use super::answer::Answer;
 use super::sampling::Generate;
 use super::writer::Writer;
@@ -52,13 +52,15 @@ pub struct Begun {
 pub async fn begin(
     app: &App,
     serving: &Arc<Serving>,
-    conversation: Conversation,
+    mut conversation: Conversation,
     session: Option<String>,
     history: &'static str,
     path: &'static str,
 ) -> Result<Begun, ApiError> {
-    let always = app.config().strict_calls;
-    let (conversation, prompt, constraint) = prompt::prepare(serving.clone(), conversation, always).await?;
+    let config = app.config();
+    conversation.form.thinking_budget = conversation.form.thinking_budget.or(config.thinking_budget);
+    let policy = CallPolicy { strict: config.strict_calls, choice: config.tool_choice.clone() };
+    let (conversation, prompt, constraint) = prompt::prepare(serving.clone(), conversation, &policy).await?;
     let Conversation { generate, chat, one_call, max_tokens, .. } = conversation;
     let tools = chat.tools.as_deref();
     let parser = OutputParser::new(prompt.in_thinking, ToolSchemas::new(tools.unwrap_or_default()), tools.is_some());

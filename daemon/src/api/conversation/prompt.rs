@@ -5,7 +5,8 @@ use std::sync::Arc;
 use openjet_engine::constraint::Constraint;
 use openjet_engine::text::{Chat, ChatTemplate, Prompt, TemplateError};
 
-use super::{Conversation, hold};
+use super::Conversation;
+use super::hold::{self, CallPolicy};
 use crate::http::error::ApiError;
 use crate::serving::Serving;
 
@@ -28,11 +29,12 @@ pub async fn render(serving: Arc<Serving>, conversation: Conversation) -> Result
 pub async fn prepare(
     serving: Arc<Serving>,
     conversation: Conversation,
-    strict_calls: bool,
+    policy: &CallPolicy,
 ) -> Result<(Conversation, Prompt, Option<Constraint>), ApiError> {
+    let policy = policy.clone();
     let prepare = move || {
         let prompt = template(&serving)?.prompt(&conversation.chat, &serving.tokenizer).map_err(refused)?;
-        let constraint = hold::constraint(&serving, &conversation, prompt.in_thinking, strict_calls)?;
+        let constraint = hold::constraint(&serving, &conversation, prompt.in_thinking, &policy)?;
         Ok((conversation, prompt, constraint))
     };
     apart(prepare).await

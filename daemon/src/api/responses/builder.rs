@@ -147,7 +147,7 @@ impl Builder {
             }
             Delta::ToolCall { name, .. } => {
                 let call_id = new_id_after("call_");
-                if self.about.custom.contains(&name) {
+                if self.about.kinds.is_custom(&name) {
                     self.begin(Kind::Custom { name, call_id, input: InputDecoder::default() }, "ctc_", events);
                 } else {
                     self.begin(Kind::Function { name, call_id }, "fc_", events);
@@ -170,7 +170,7 @@ impl Builder {
     fn begin(&mut self, kind: Kind, prefix: &str, events: &mut Vec<Value>) {
         self.close(events);
         let item = Item { id: new_id_after(prefix), kind, text: String::new() };
-        let added = item.to_json("in_progress", false);
+        let added = item.to_json("in_progress", &self.about, false);
         events.push(json!({ "type": "response.output_item.added", "output_index": self.begun, "item": added }));
         self.begun += 1;
         self.open = Some(item);
@@ -201,6 +201,7 @@ impl Builder {
                 events.push(with(self.event("response.content_part.done", one), "part", output_text(&text)));
             }
             Kind::Function { name, .. } => {
+                let (name, _) = self.about.kinds.client_name(name);
                 let done = self.event("response.function_call_arguments.done", json!({ "name": name }));
                 events.push(with(done, "arguments", json!(text)));
             }
@@ -209,7 +210,7 @@ impl Builder {
             }
         }
         let Some(item) = self.open.take() else { return };
-        let done = item.to_json("completed", self.about.sealed_reasoning);
+        let done = item.to_json("completed", &self.about, self.about.sealed_reasoning);
         let index = self.begun.saturating_sub(1);
         events.push(json!({ "type": "response.output_item.done", "output_index": index, "item": done }));
         self.output.push(done);
@@ -243,7 +244,7 @@ impl Builder {
 }
 
 impl Item {
-    fn to_json(&self, status: &str, sealed: bool) -> Value {
+    fn to_json(&self, status: &str, about: &About, sealed: bool) -> Value {
         let Self { id, kind, text } = self;
         match kind {
             Kind::Reasoning => {
@@ -262,14 +263,27 @@ impl Item {
                 let content = if text.is_empty() { Vec::new() } else { vec![output_text(text)] };
                 json!({ "id": id, "type": "message", "role": "assistant", "status": status, "content": content })
             }
-            Kind::Function { name, call_id } => json!({
-                "id": id, "type": "function_call", "call_id": call_id, "name": name, "arguments": text, "status": status,
-            }),
-            Kind::Custom { name, call_id, .. } => json!({
-                "id": id, "type": "custom_tool_call", "call_id": call_id, "name": name, "input": text, "status": status,
-            }),
+            Kind::Function { name, call_id } => {
+                let item = json!({ "id": id, "type": "function_call", "call_id": call_id });
+                call(item, about.kinds.client_name(name), "arguments", text, status)
+            }
+            Kind::Custom { name, call_id, .. } => {
+                let item = json!({ "id": id, "type": "custom_tool_call", "call_id": call_id });
+                call(item, about.kinds.client_name(name), "input", text, status)
+            }
         }
     }
+}
+
+/// A call's item with all its members.
+fn call(mut item: Value, (name, space): (&str, Option<&str>), member: &str, text: &str, status: &str) -> Value {
+    if let Some(space) = space {
+        item["namespace"] = json!(space);
+    }
+    item["name"] = json!(name);
+    item[member] = json!(text);
+    item["status"] = json!(status);
+    item
 }
 
 fn output_text(text: &str) -> Value {

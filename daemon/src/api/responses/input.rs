@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::custom::INPUT;
+use super::tools::model_name;
 use crate::api::conversation::history::{self, AssistantTurn, History};
 use crate::api::fields::{Field, Fields, done, harmless, wrong_type};
 use crate::http::error::ApiError;
@@ -13,10 +14,19 @@ const SEAL: &str = "openjet:";
 
 pub(in crate::api) const ITEM: &[Field] = &[
     done("type", "the item's kind"),
+    done("role", "of a message: system, developer, user or assistant"),
+    done("content", "of a message or of reasoning: a string, or a list of text parts"),
+    done("call_id", "of a call and its output"),
+    done("name", "the tool's name"),
+    done("namespace", "the namespace that the tool is in"),
+    done("arguments", "of a function_call: JSON of an object, in a string"),
+    done("input", "of a custom_tool_call: a string"),
+    done("output", "of a call's output: a string, or a list of text parts"),
+    done("summary", "of reasoning: a list of text parts"),
+    done("encrypted_content", "of reasoning: the thinking as this server sent it"),
     harmless("id", "comes back with items of an answer"),
     harmless("status", "comes back with items of an answer"),
     harmless("phase", "comes back with items of an answer"),
-    harmless("namespace", "comes back with items of an answer"),
 ];
 
 pub(in crate::api) const PART: &[Field] = &[
@@ -93,17 +103,18 @@ impl Turns<'_> {
         match kind.as_str() {
             "message" => self.message(&mut item)?,
             "function_call" => {
-                let (id, name) = (item.required_string("call_id")?, item.required_string("name")?);
+                let (id, name) = (item.required_string("call_id")?, model_name(&mut item)?);
                 let arguments = arguments(&mut item)?;
                 self.turn().calls.push(history::call(&id, &name, &arguments));
             }
             "custom_tool_call" => {
-                let (id, name) = (item.required_string("call_id")?, item.required_string("name")?);
+                let (id, name) = (item.required_string("call_id")?, model_name(&mut item)?);
                 let input = item.required_string("input")?;
                 self.turn().calls.push(history::call(&id, &name, &json!({ INPUT: input })));
             }
             "function_call_output" | "custom_tool_call_output" => {
                 item.string("name")?;
+                item.string("namespace")?;
                 let id = item.required_string("call_id")?;
                 let text = texts(&mut item, "output")?;
                 self.flush();
@@ -228,7 +239,7 @@ mod tests {
             {"type": "message", "role": "assistant", "id": "m", "status": "completed", "content":
                 [{"type": "output_text", "text": "b", "annotations": [], "logprobs": []}]},
             {"type": "function_call", "id": "fc", "call_id": "1", "name": "f", "arguments": "{\"k\": 1}", "status": "completed"},
-            {"type": "custom_tool_call", "call_id": "2", "name": "g", "input": "raw"},
+            {"type": "custom_tool_call", "call_id": "2", "name": "g", "input": "raw", "namespace": "n"},
             {"type": "web_search_call", "id": "w", "action": {"type": "search"}},
             {"type": "function_call_output", "call_id": "1", "output": "r"},
             {"type": "custom_tool_call_output", "call_id": "2", "output": [{"type": "input_text", "text": "s"}]},
@@ -240,7 +251,7 @@ mod tests {
         let expected = json!([
             {"role": "user", "content": "a"},
             {"role": "assistant", "content": "b", "reasoning_content": "t", "tool_calls":
-                [call("1", "f", json!({"k": 1})), call("2", "g", json!({"input": "raw"}))]},
+                [call("1", "f", json!({"k": 1})), call("2", "n__g", json!({"input": "raw"}))]},
             {"role": "tool", "content": "r", "tool_call_id": "1"},
             {"role": "tool", "content": "s", "tool_call_id": "2"},
             {"role": "assistant", "content": "c", "reasoning_content": "u"},

@@ -1,11 +1,10 @@
 //! Reads a request of the Responses API.
 
-use std::collections::HashSet;
-
 use openjet_engine::text::Chat;
 use serde_json::{Map, Value, json};
 
 use super::store::ResponseStore;
+use super::tools::Kinds;
 use super::{input, tools};
 use crate::api::chat::request::effort;
 use crate::api::conversation::Conversation;
@@ -25,7 +24,7 @@ pub const FIELDS: &[Field] = &[
     done("instructions", "the system text"),
     done("previous_response_id", "goes on from an answer that is still kept"),
     done("store", "false: the answer is not kept for previous_response_id"),
-    done("tools", "function and custom tools; tools of other kinds are skipped"),
+    done("tools", "function and custom tools, and namespaces of them; tools of other kinds are skipped"),
     done("tool_choice", "none, auto, required, or a function or custom tool"),
     done("parallel_tool_calls", "false ends the answer after its first call"),
     done("max_output_tokens", "without it as many as the context holds"),
@@ -69,8 +68,8 @@ pub struct Asked {
 pub struct About {
     /// Members of the response that repeat the request's.
     pub echo: Map<String, Value>,
-    /// Tools that take a text.
-    pub custom: HashSet<String>,
+    /// What the client knows of the tools.
+    pub kinds: Kinds,
     /// The thinking goes back and forth.
     pub sealed_reasoning: bool,
     /// The conversation without the instructions, if it is to be kept.
@@ -102,7 +101,7 @@ pub fn parse(body: Value, defaults: SamplingDefaults, store: &ResponseStore) -> 
     if history.is_empty() {
         return Err(ApiError::param("input", "`input` is empty; send at least one item"));
     }
-    let (tools, custom) = tools::read(fields.list("tools")?.unwrap_or_default())?;
+    let (tools, kinds) = tools::read(fields.list("tools")?.unwrap_or_default())?;
     let (tools, mut form) = tools.choose("tool_choice", tools::choice(&mut fields)?)?;
     let one_call = fields.boolean("parallel_tool_calls")? == Some(false);
     let max_tokens = fields.integer("max_output_tokens", 1..=i64::from(u32::MAX))?.map(|n| n as u32);
@@ -121,7 +120,7 @@ pub fn parse(body: Value, defaults: SamplingDefaults, store: &ResponseStore) -> 
         reasoning_effort: effort,
         kwargs: Map::new(),
     };
-    let about = About { echo, custom, sealed_reasoning, turns: Some(turns).filter(|_| keep) };
+    let about = About { echo, kinds, sealed_reasoning, turns: Some(turns).filter(|_| keep) };
     Ok(Asked { conversation: Conversation { generate, chat, one_call, form, max_tokens }, about })
 }
 
