@@ -133,6 +133,13 @@ template <int Pending> __device__ __forceinline__ void copy_wait() {
 #endif
 }
 
+// In a loop that waits for other threads.
+__device__ __forceinline__ void host_yield() {
+#ifdef OPENJET_HOST
+    host::yield();
+#endif
+}
+
 // Keeps the compiler from knowing the range of x: address arithmetic with it then folds into the loads' offsets.
 __device__ __forceinline__ int opaque(int x) {
 #ifndef OPENJET_HOST

@@ -5,6 +5,7 @@
 // memory for all warps, and four warps multiply together where the chip has wgmma. Weights become halves relative to the largest
 // scale of an output in 256 inputs; the sums move on from unit to unit of scale in f32. Nothing depends on how many rows there are.
 #pragma once
+#include "bulk.cuh"
 #include "matmul.cuh"
 #include "prompt_rows.cuh"
 #include "wgmma.cuh"
@@ -123,7 +124,8 @@ __device__ __forceinline__ void multiply_prompt_step(float (&acc)[16][4], const 
 
 // A function of its own for each type: the compiler then waits for each product (it cannot follow them across a call), which measured
 // no slower, since four groups of warps take turns.
-template <class T> __device__ __noinline__ void multiply_prompt_unit(const PromptUnit& unit, char* smem, int smem_bytes) {
+template <class T>
+__device__ __noinline__ void multiply_prompt_unit(const PromptUnit& unit, Arrivals (&arrived)[PROMPT_STAGES], char* smem, int smem_bytes) {
     const PromptUnit u = unit;
     const int lane = opaque(lane_id()), warp = warp_id();
     // Quads that take many registers are not loaded ahead.
@@ -137,13 +139,26 @@ template <class T> __device__ __noinline__ void multiply_prompt_unit(const Promp
     // Four warps go together; one whose outputs do not exist reads the last tile and stores nothing.
     const bool works = (warp & ~3) < u.tiles;
     const char* from = u.weights + (size_t)min(warp, u.tiles - 1) * u.column_tiles * T::BYTES;
+    // A column tile of inputs to its place among the stages: in bulk by one thread where the chip can, else by all.
     auto fetch = [&](int c) {
-        if (c < u.columns) {
-            const char* source = u.x + (size_t)c * PROMPT_TILE_BYTES;
-            char* stage = smem + c % stages * PROMPT_TILE_BYTES;
-            for (int i = threadIdx.x * 16; i < PROMPT_TILE_BYTES; i += THREADS * 16) copy16(stage + i, source + i);
-        }
+        const char* source = u.x + (size_t)c * PROMPT_TILE_BYTES;
+        char* stage = smem + c % stages * PROMPT_TILE_BYTES;
+#ifdef OPENJET_BULK
+        if (threadIdx.x != 0 || c >= u.columns) return;
+        arrive_expecting(arrived[c % stages], PROMPT_TILE_BYTES);
+        copy_bulk(stage, source, PROMPT_TILE_BYTES, arrived[c % stages]);
+#else
+        for (int i = threadIdx.x * 16; c < u.columns && i < PROMPT_TILE_BYTES; i += THREADS * 16) copy16(stage + i, source + i);
         copy_commit();
+#endif
+    };
+    auto wait = [&](int c) {
+#ifdef OPENJET_BULK
+        while (!has_ended(arrived[c % stages], c / stages)) host_yield();
+#else
+        if (stages < PROMPT_STAGES) copy_wait<0>();
+        else copy_wait<PROMPT_STAGES - 2>();
+#endif
     };
     typename T::Quad next = {};
     typename T::Scales scales = {};
@@ -151,11 +166,12 @@ template <class T> __device__ __noinline__ void multiply_prompt_unit(const Promp
         T::load_scales(scales, from, lane);
         if (!WIDE) T::load_quad(next, from, 0, lane);
     }
-    __syncthreads();
-    for (int c = 0; c < PROMPT_STAGES - 1; c++) {
-        if (c < stages - 1) fetch(c);
-        else copy_commit();
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < stages; s++) arrivals_begin(arrived[s], 1);
     }
+    fence_before_bulk();
+    __syncthreads();
+    for (int c = 0; c < stages - 1; c++) fetch(c);
     float acc[16][4];
     zero(acc);
     float unit0 = 1.0f, unit1 = 1.0f;
@@ -163,14 +179,9 @@ template <class T> __device__ __noinline__ void multiply_prompt_unit(const Promp
         if (stages == 1) {
             __syncthreads();
             fetch(c);
-            copy_wait<0>();
-        } else if (stages == 2) {
-            copy_wait<0>();
-        } else {
-            copy_wait<PROMPT_STAGES - 2>();
         }
-        fence_shared_for_tensor_cores();
-        __syncthreads();
+        wait(c);
+        __syncthreads();                 // nobody reads the stage any more that comes next
         if (stages > 1) fetch(c + stages - 1);
         if (!works) continue;
         const char* x = smem + c % stages * PROMPT_TILE_BYTES;
@@ -229,7 +240,6 @@ template <class T> __device__ __noinline__ void multiply_prompt_unit(const Promp
         }
         wgmma_wait<0>();
     }
-    copy_wait<0>();
     if (warp < u.tiles) {
         const int output = warp * TILE_N + (lane >> 2);
 #pragma unroll
@@ -246,6 +256,9 @@ template <class T> __device__ __noinline__ void multiply_prompt_unit(const Promp
         }
     }
     __syncthreads();
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < stages; s++) arrivals_end(arrived[s]);
+    }
 }
 
 // Arguments as a decode matmul's, with prompt rows as input. Units that share weights run at the same time.
@@ -254,6 +267,8 @@ __device__ __forceinline__ void op_matmul_prompt(const MatmulArgs& args, char* s
     const int column_tiles = ((int)args.inputs + TILE_K - 1) / TILE_K, pieces = (column_tiles + PIECE_TILES - 1) / PIECE_TILES;
     const float* scales = reinterpret_cast<const float*>(args.x + (size_t)groups * column_tiles * PROMPT_TILE_BYTES);
     PromptUnit& unit = *reinterpret_cast<PromptUnit*>(smem);
+    auto& arrived = *reinterpret_cast<Arrivals(*)[PROMPT_STAGES]>(smem + 64);
+    static_assert(sizeof(PromptUnit) <= 64 && sizeof(arrived) <= 64);
     smem += 128;
     smem_bytes -= 128;
     int item = block, before = 0;
@@ -274,20 +289,20 @@ __device__ __forceinline__ void op_matmul_prompt(const MatmulArgs& args, char* s
             }
             __syncthreads();
             switch (job.type) {
-                case W_F16: multiply_prompt_unit<TileF16>(unit, smem, smem_bytes); break;
-                case W_Q4_0: multiply_prompt_unit<TileQ4_0>(unit, smem, smem_bytes); break;
-                case W_Q8_0: multiply_prompt_unit<TileQ8_0>(unit, smem, smem_bytes); break;
-                case W_Q4_K: multiply_prompt_unit<TileQ4_K>(unit, smem, smem_bytes); break;
-                case W_Q5_K: multiply_prompt_unit<TileQ5_K>(unit, smem, smem_bytes); break;
-                case W_Q6_K: multiply_prompt_unit<TileQ6_K>(unit, smem, smem_bytes); break;
-                case W_IQ4_XS: multiply_prompt_unit<TileIQ4_XS>(unit, smem, smem_bytes); break;
-                case W_F32: multiply_prompt_unit<TileF32>(unit, smem, smem_bytes); break;
-                case W_Q4_1: multiply_prompt_unit<TileQ4_1>(unit, smem, smem_bytes); break;
-                case W_Q5_0: multiply_prompt_unit<TileQ5_0>(unit, smem, smem_bytes); break;
-                case W_Q5_1: multiply_prompt_unit<TileQ5_1>(unit, smem, smem_bytes); break;
-                case W_Q2_K: multiply_prompt_unit<TileQ2_K>(unit, smem, smem_bytes); break;
-                case W_Q3_K: multiply_prompt_unit<TileQ3_K>(unit, smem, smem_bytes); break;
-                default: multiply_prompt_unit<TileIQ4_NL>(unit, smem, smem_bytes);
+                case W_F16: multiply_prompt_unit<TileF16>(unit, arrived, smem, smem_bytes); break;
+                case W_Q4_0: multiply_prompt_unit<TileQ4_0>(unit, arrived, smem, smem_bytes); break;
+                case W_Q8_0: multiply_prompt_unit<TileQ8_0>(unit, arrived, smem, smem_bytes); break;
+                case W_Q4_K: multiply_prompt_unit<TileQ4_K>(unit, arrived, smem, smem_bytes); break;
+                case W_Q5_K: multiply_prompt_unit<TileQ5_K>(unit, arrived, smem, smem_bytes); break;
+                case W_Q6_K: multiply_prompt_unit<TileQ6_K>(unit, arrived, smem, smem_bytes); break;
+                case W_IQ4_XS: multiply_prompt_unit<TileIQ4_XS>(unit, arrived, smem, smem_bytes); break;
+                case W_F32: multiply_prompt_unit<TileF32>(unit, arrived, smem, smem_bytes); break;
+                case W_Q4_1: multiply_prompt_unit<TileQ4_1>(unit, arrived, smem, smem_bytes); break;
+                case W_Q5_0: multiply_prompt_unit<TileQ5_0>(unit, arrived, smem, smem_bytes); break;
+                case W_Q5_1: multiply_prompt_unit<TileQ5_1>(unit, arrived, smem, smem_bytes); break;
+                case W_Q2_K: multiply_prompt_unit<TileQ2_K>(unit, arrived, smem, smem_bytes); break;
+                case W_Q3_K: multiply_prompt_unit<TileQ3_K>(unit, arrived, smem, smem_bytes); break;
+                default: multiply_prompt_unit<TileIQ4_NL>(unit, arrived, smem, smem_bytes);
             }
         }
         before += sets * splits * groups;

@@ -8,12 +8,6 @@
 
 namespace openjet {
 
-// What this thread wrote to shared memory may be read by the asynchronous tensor cores after the next block barrier.
-__device__ __forceinline__ void fence_shared_for_tensor_cores() {
-#ifdef OPENJET_WGMMA
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-}
 // Before a group of products: at most `Pending` groups before it are still under way, so older ones' operands may be overwritten.
 template <int Pending> __device__ __forceinline__ void wgmma_wait() {
 #ifdef OPENJET_WGMMA
