@@ -61,19 +61,29 @@ __device__ __forceinline__ void op_deltanet_convolve_prompt(const DeltaArgs& a, 
     }
 }
 
-// Copies `len` rows of 128 floats to shared memory and zeros up to 64.
-__device__ __forceinline__ void load_chunk(float* to, const float* from, uint64_t stride, uint32_t len) {
-    for (uint32_t i = warp_id(); i < CHUNK; i += WARPS) {
-        const float4 x = i < len ? load4(from + i * stride + 4 * lane_id()) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        *reinterpret_cast<float4*>(to + i * CHUNK_STRIDE + 4 * lane_id()) = x;
+// `len` rows of 128 floats, zeros up to 64, on their way to shared memory: a thread's part of them.
+struct ChunkRows {
+    float4 x[CHUNK / WARPS];
+
+    __device__ __forceinline__ void load(const float* from, uint64_t stride, uint32_t len) {
+#pragma unroll
+        for (int n = 0; n < CHUNK / WARPS; n++) {
+            const uint32_t i = warp_id() + n * WARPS;
+            x[n] = i < len ? load4(from + i * stride + 4 * lane_id()) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        }
     }
-}
+    __device__ __forceinline__ void store(float* to) const {
+#pragma unroll
+        for (int n = 0; n < CHUNK / WARPS; n++)
+            *reinterpret_cast<float4*>(to + (warp_id() + n * WARPS) * CHUNK_STRIDE + 4 * lane_id()) = x[n];
+    }
+};
 
 __device__ __forceinline__ float dot4(float4 a, float4 b, float sum) {
     return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
 }
 
-struct ChunkShared {
+struct alignas(16) ChunkShared {
     float keys[CHUNK * CHUNK_STRIDE];
     float queries[CHUNK * CHUNK_STRIDE];
     float a[CHUNK * SQUARE_STRIDE];
@@ -96,8 +106,11 @@ __device__ __forceinline__ void op_deltanet_chunks(const DeltaArgs& a, char* sme
             const float* mixed = a.mixed + (uint64_t)first * channels;
             const uint32_t key_head = head % l.key_heads;
             float* out = a.chunks + (uint64_t)item * CHUNK_FLOATS;
-            load_chunk(s.queries, mixed + key_head * STATE_DIM, channels, len);
-            load_chunk(s.keys, mixed + (l.key_heads + key_head) * STATE_DIM, channels, len);
+            ChunkRows queries, keys;
+            queries.load(mixed + key_head * STATE_DIM, channels, len);
+            keys.load(mixed + (l.key_heads + key_head) * STATE_DIM, channels, len);
+            queries.store(s.queries);
+            keys.store(s.keys);
             if (t < CHUNK) {
                 s.c[t] = t < (int)len ? log_decay(a, first + t, head) : 0.0f;
                 s.beta[t] = t < (int)len ? sigmoid(a.beta[(uint64_t)(first + t) * a.gate_width + head]) : 0.0f;
@@ -147,7 +160,13 @@ __device__ __forceinline__ void op_deltanet_chunks(const DeltaArgs& a, char* sme
                     if (is_w) sum = s.beta[i] * expf(s.c[i]) * s.keys[i * CHUNK_STRIDE + e];
                     else if (i < (int)len) sum = s.beta[i] * v[(uint64_t)i * channels];
 #pragma unroll
-                    for (int j = 0; j < i; j++) sum = fmaf(-s.a[i * SQUARE_STRIDE + j], x[j], sum);
+                    for (int j = 0; j < i; j += 4) {
+                        const float4 a4 = load4(s.a + i * SQUARE_STRIDE + j);
+                        sum = fmaf(-a4.x, x[j], sum);
+                        if (j + 1 < i) sum = fmaf(-a4.y, x[j + 1], sum);
+                        if (j + 2 < i) sum = fmaf(-a4.z, x[j + 2], sum);
+                        if (j + 3 < i) sum = fmaf(-a4.w, x[j + 3], sum);
+                    }
                     x[i] = sum;
                     out[(is_w ? CHUNK_W : 0) + i * STATE_DIM + e] = sum;
                 }
@@ -160,7 +179,7 @@ __device__ __forceinline__ void op_deltanet_chunks(const DeltaArgs& a, char* sme
 
 // Value dimensions that one block of the scan has.
 constexpr int SCAN_COLUMNS = 64;
-struct ScanShared {
+struct alignas(16) ScanShared {
     // [column][key dimension].
     float state[SCAN_COLUMNS * CHUNK_STRIDE];
     // W, queries, P, then keys of the chunk.
@@ -215,22 +234,35 @@ __device__ __forceinline__ void op_deltanet_scan(const DeltaArgs& a, char* smem,
                 }
                 s.state[column * CHUNK_STRIDE + key] = x;
             }
+            // What a phase needs is asked for while the one before is computed.
+            auto chunk_of = [&](uint32_t chunk) { return a.chunks + (uint64_t)(chunk_base + chunk * l.value_heads + head) * CHUNK_FLOATS; };
+            ChunkRows ahead;
+            ahead.load(chunk_of(0) + CHUNK_W, STATE_DIM, CHUNK);
             for (uint32_t chunk = 0; chunk < chunks.count; chunk++) {
-                const float* from = a.chunks + (uint64_t)(chunk_base + chunk * l.value_heads + head) * CHUNK_FLOATS;
+                const float* from = chunk_of(chunk);
                 const uint32_t first = chunks.first_row + chunks.begin(chunk), len = chunks.end(chunk) - chunks.begin(chunk);
                 const float* mixed = a.mixed + (uint64_t)first * channels;
-                load_chunk(s.tile, from + CHUNK_W, STATE_DIM, CHUNK);
+                ahead.store(s.tile);
                 if (t < CHUNK) s.c[t] = from[CHUNK_C + t];
+                float u[2][4];
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+#pragma unroll
+                    for (int j = 0; j < 4; j++) u[i][j] = from[(i0 + i) * STATE_DIM + column0 + j0 + 16 * j];
+                ahead.load(mixed + key_head * STATE_DIM, channels, len);
                 __syncthreads();
                 float x[2][4] = {};
                 tile_times_state(x, s, i0, j0);
 #pragma unroll
                 for (int i = 0; i < 2; i++)
 #pragma unroll
-                    for (int j = 0; j < 4; j++)
-                        s.d[(i0 + i) * SQUARE_STRIDE + j0 + 16 * j] = from[(i0 + i) * STATE_DIM + column0 + j0 + 16 * j] - x[i][j];
+                    for (int j = 0; j < 4; j++) s.d[(i0 + i) * SQUARE_STRIDE + j0 + 16 * j] = u[i][j] - x[i][j];
                 __syncthreads();
-                load_chunk(s.tile, mixed + key_head * STATE_DIM, channels, len);
+                ahead.store(s.tile);
+                constexpr int SQUARE_PARTS = CHUNK * CHUNK / 4 / THREADS;
+                float4 p[SQUARE_PARTS];
+#pragma unroll
+                for (int n = 0; n < SQUARE_PARTS; n++) p[n] = load4(from + CHUNK_P + 4 * (t + n * THREADS));
                 __syncthreads();
                 float o[2][4] = {};
                 tile_times_state(o, s, i0, j0);
@@ -239,16 +271,25 @@ __device__ __forceinline__ void op_deltanet_scan(const DeltaArgs& a, char* smem,
 #pragma unroll
                     for (int j = 0; j < 4; j++) o[i][j] *= expf(s.c[i0 + i]);
                 __syncthreads();
-                for (int i = t; i < CHUNK * CHUNK; i += THREADS) s.tile[i / CHUNK * SQUARE_STRIDE + i % CHUNK] = from[CHUNK_P + i];
+#pragma unroll
+                for (int n = 0; n < SQUARE_PARTS; n++) {
+                    const int i = 4 * (t + n * THREADS);
+                    *reinterpret_cast<float4*>(s.tile + i / CHUNK * SQUARE_STRIDE + i % CHUNK) = p[n];
+                }
+                ahead.load(mixed + (l.key_heads + key_head) * STATE_DIM, channels, len);
                 __syncthreads();
                 // P is 0 above its diagonal.
-                for (int m = 0; m < CHUNK; m++) {
-                    const float p0 = s.tile[i0 * SQUARE_STRIDE + m], p1 = s.tile[(i0 + 1) * SQUARE_STRIDE + m];
+#pragma unroll 4
+                for (int m = 0; m < CHUNK; m += 4) {
+                    const float4 p0 = load4(s.tile + i0 * SQUARE_STRIDE + m), p1 = load4(s.tile + (i0 + 1) * SQUARE_STRIDE + m);
 #pragma unroll
-                    for (int j = 0; j < 4; j++) {
-                        const float d = s.d[m * SQUARE_STRIDE + j0 + 16 * j];
-                        o[0][j] = fmaf(p0, d, o[0][j]);
-                        o[1][j] = fmaf(p1, d, o[1][j]);
+                    for (int n = 0; n < 4; n++) {
+#pragma unroll
+                        for (int j = 0; j < 4; j++) {
+                            const float d = s.d[(m + n) * SQUARE_STRIDE + j0 + 16 * j];
+                            o[0][j] = fmaf(n == 0 ? p0.x : n == 1 ? p0.y : n == 2 ? p0.z : p0.w, d, o[0][j]);
+                            o[1][j] = fmaf(n == 0 ? p1.x : n == 1 ? p1.y : n == 2 ? p1.z : p1.w, d, o[1][j]);
+                        }
                     }
                 }
 #pragma unroll
@@ -258,27 +299,29 @@ __device__ __forceinline__ void op_deltanet_scan(const DeltaArgs& a, char* smem,
                         if (i0 + i < (int)len)
                             a.out[(uint64_t)(first + i0 + i) * a.out_width + head * STATE_DIM + column0 + j0 + 16 * j] = o[i][j];
                 __syncthreads();
-                load_chunk(s.tile, mixed + (l.key_heads + key_head) * STATE_DIM, channels, len);
+                ahead.store(s.tile);
+                if (chunk + 1 < chunks.count) ahead.load(chunk_of(chunk + 1) + CHUNK_W, STATE_DIM, CHUNK);
                 const float last = s.c[len - 1];
                 for (int i = t; i < CHUNK * SCAN_COLUMNS; i += THREADS)
                     s.d[i / SCAN_COLUMNS * SQUARE_STRIDE + i % SCAN_COLUMNS] *= expf(last - s.c[min((uint32_t)(i / SCAN_COLUMNS), len - 1)]);
                 __syncthreads();
-                // Columns warp + 16 n, keys 4 lane .. 4 lane + 3.
+                // Columns 4 warp .. 4 warp + 3, keys 4 lane .. 4 lane + 3.
                 float sum[4][4];
                 const float decay = expf(last);
 #pragma unroll
                 for (int c = 0; c < 4; c++) {
-                    const float4 old = load4(s.state + (warp_id() + 16 * c) * CHUNK_STRIDE + 4 * lane_id());
+                    const float4 old = load4(s.state + (4 * warp_id() + c) * CHUNK_STRIDE + 4 * lane_id());
                     sum[c][0] = decay * old.x;
                     sum[c][1] = decay * old.y;
                     sum[c][2] = decay * old.z;
                     sum[c][3] = decay * old.w;
                 }
+#pragma unroll 4
                 for (uint32_t m = 0; m < len; m++) {
-                    const float4 k = load4(s.tile + m * CHUNK_STRIDE + 4 * lane_id());
+                    const float4 k = load4(s.tile + m * CHUNK_STRIDE + 4 * lane_id()), d4 = load4(s.d + m * SQUARE_STRIDE + 4 * warp_id());
 #pragma unroll
                     for (int c = 0; c < 4; c++) {
-                        const float d = s.d[m * SQUARE_STRIDE + warp_id() + 16 * c];
+                        const float d = c == 0 ? d4.x : c == 1 ? d4.y : c == 2 ? d4.z : d4.w;
                         sum[c][0] = fmaf(k.x, d, sum[c][0]);
                         sum[c][1] = fmaf(k.y, d, sum[c][1]);
                         sum[c][2] = fmaf(k.z, d, sum[c][2]);
@@ -287,7 +330,7 @@ __device__ __forceinline__ void op_deltanet_scan(const DeltaArgs& a, char* smem,
                 }
 #pragma unroll
                 for (int c = 0; c < 4; c++)
-                    store4(s.state + (warp_id() + 16 * c) * CHUNK_STRIDE + 4 * lane_id(), sum[c][0], sum[c][1], sum[c][2], sum[c][3]);
+                    store4(s.state + (4 * warp_id() + c) * CHUNK_STRIDE + 4 * lane_id(), sum[c][0], sum[c][1], sum[c][2], sum[c][3]);
                 __syncthreads();
             }
             for (int i = t; i < SCAN_COLUMNS * STATE_DIM; i += THREADS) memory[i] = s.state[i / STATE_DIM * CHUNK_STRIDE + i % STATE_DIM];

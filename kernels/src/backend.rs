@@ -12,7 +12,7 @@ use openjet_engine::step::{
 use crate::args::SlotState;
 use crate::compose::Programs;
 use crate::device::{Device, DeviceError};
-use crate::memory::{Memory, PROMPT_ROWS, SEGMENT_ROWS, Shape, Work};
+use crate::memory::{Memory, SEGMENT_ROWS, Shape, Work};
 use crate::plan::{MemoryPlan, PlanOptions, plan};
 use crate::program::Program;
 use crate::table::{Part, StepResult, TableBuilder};
@@ -159,7 +159,8 @@ impl CudaBackend {
         let mut done = 0;
         while done < all {
             let position = start + done;
-            let end = if done < whole { (done + PROMPT_ROWS - position % PAGE_TOKENS).min(whole) } else { all };
+            let end =
+                if done < whole { (done + self.shape.prompt_rows - position % PAGE_TOKENS).min(whole) } else { all };
             let part = Segment {
                 slot: segment.slot,
                 position: position as u32,

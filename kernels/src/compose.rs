@@ -2,7 +2,7 @@
 
 use crate::args::{AttentionArgs, DeltaArgs, KvPool, NO_DRAFT, SampleArgs, SettleArgs};
 use crate::device::{Device, DeviceError};
-use crate::memory::{Memory, PROMPT_ROWS, Shape, Work, splits};
+use crate::memory::{Memory, Shape, Work, splits};
 use crate::program::{
     DeviceMatrix, EmbedArgs, MatmulArgs, MatmulJob, NormArgs, OpKind, PackArgs, PreviousArgs, Program, ProgramBuilder,
     PromptEndArgs,
@@ -118,7 +118,7 @@ impl Composer<'_> {
                 outputs: matrix.rows as u32,
                 stride: matrix.rows as u32,
                 splits: splits as u32,
-                split_stride: (PROMPT_ROWS * matrix.rows) as u64,
+                split_stride: (self.shape.prompt_rows * matrix.rows) as u64,
             };
         }
         self.ops.then(if pass == Pass::Prompt { OpKind::MatmulPrompt } else { OpKind::Matmul }, args);
@@ -152,7 +152,7 @@ impl Composer<'_> {
             weight,
             fragments: self.at(Work::Fragments),
             rows: Self::rows(pass),
-            split_stride: (PROMPT_ROWS * self.shape.config.hidden) as u64,
+            split_stride: (self.shape.prompt_rows * self.shape.config.hidden) as u64,
             splits: parts,
             width: hidden,
             stride: hidden,

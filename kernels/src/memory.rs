@@ -15,8 +15,11 @@ use crate::table::{MAX_SEGMENTS, Row, StepResult};
 /// Rows of a decode step.
 pub(crate) const ROWS: usize = MAX_DECODE_ROWS;
 
-/// Rows of a prompt's pass: enough that weights are decoded seldom, few enough for little memory.
-pub const PROMPT_ROWS: usize = 512;
+/// Rows of a prompt's pass where there is memory for it: so many that weights are decoded seldom and work divides well among the
+/// GPU's processors.
+pub const PROMPT_ROWS: usize = 1024;
+/// And where there is not.
+pub(crate) const FEW_PROMPT_ROWS: usize = 512;
 
 /// Rows of one segment of a decode step: what a slot keeps of its rows until the next step costs memory for each.
 pub(crate) const SEGMENT_ROWS: usize = 24;
@@ -44,10 +47,12 @@ pub(crate) struct Shape {
     pub(crate) delta_layers: usize,
     /// Tokens that one slot's pages can hold.
     pub(crate) context: usize,
+    /// Rows of a prompt's pass.
+    pub(crate) prompt_rows: usize,
 }
 
 impl Shape {
-    pub(crate) fn new(config: &ModelConfig, options: &BackendOptions) -> Result<Self, String> {
+    pub(crate) fn new(config: &ModelConfig, options: &BackendOptions, prompt_rows: usize) -> Result<Self, String> {
         let format = match options.kv {
             KvType::F32 => return Err("f32 cells are for the CPU; use f16, q8_0 or q4_0".into()),
             KvType::F16 => KvFormat::F16,
@@ -96,6 +101,7 @@ impl Shape {
             layout,
             delta_layers: config.recurrent.iter().filter(|&&r| r).count(),
             context: (options.pages * PAGE_TOKENS).min(config.context.next_multiple_of(PAGE_TOKENS)),
+            prompt_rows,
         })
     }
 
@@ -120,7 +126,7 @@ impl Shape {
     fn table_bytes(&self) -> usize {
         // Rows, segments, pages, then penalties (two words for each token that a conversation can hold), bias, masks.
         let words = 8
-            + PROMPT_ROWS * 4
+            + self.prompt_rows * 4
             + MAX_SEGMENTS * 28
             + self.slots * (self.context / PAGE_TOKENS + 2 * self.context.min(self.config.vocab) + 4096);
         (words + ROWS * (self.config.vocab.div_ceil(32) + 1)) * 4
@@ -130,25 +136,28 @@ impl Shape {
     fn work(&self) -> Vec<(Work, usize)> {
         let c = &self.config;
         let widest = c.hidden.max(c.ffn).max(c.inner()).max(c.heads * HEAD_DIM).max(2 * c.hidden);
-        let inputs = fragment_bytes(ROWS, widest).max(prompt_row_bytes(PROMPT_ROWS, widest));
+        let inputs = fragment_bytes(ROWS, widest).max(prompt_row_bytes(self.prompt_rows, widest));
         let f32s = |n: usize| n * 4;
         vec![
             (Work::Table, self.table_bytes()),
-            (Work::X, f32s(PROMPT_ROWS * c.hidden)),
-            (Work::Parts, f32s(MAX_SPLITS * PROMPT_ROWS * c.hidden)),
-            (Work::Hidden, f32s(PROMPT_ROWS * c.hidden)),
-            (Work::Previous, f32s(PROMPT_ROWS * c.hidden)),
+            (Work::X, f32s(self.prompt_rows * c.hidden)),
+            (Work::Parts, f32s(MAX_SPLITS * self.prompt_rows * c.hidden)),
+            (Work::Hidden, f32s(self.prompt_rows * c.hidden)),
+            (Work::Previous, f32s(self.prompt_rows * c.hidden)),
             (Work::Fragments, inputs),
             (Work::FragmentsB, inputs),
-            (Work::A, f32s(PROMPT_ROWS * c.conv_channels().max(c.ffn).max(2 * c.heads * HEAD_DIM).max(2 * c.hidden))),
-            (Work::B, f32s(PROMPT_ROWS * c.inner().max(c.ffn).max(c.kv_heads * HEAD_DIM))),
-            (Work::C, f32s(PROMPT_ROWS * c.value_heads.max(c.kv_heads * HEAD_DIM))),
-            (Work::D, f32s(PROMPT_ROWS * c.value_heads)),
-            (Work::Mixed, f32s(PROMPT_ROWS * c.conv_channels())),
-            (Work::Out, f32s(PROMPT_ROWS * c.inner().max(c.heads * HEAD_DIM))),
-            (Work::Queries, PROMPT_ROWS * c.heads * HEAD_DIM * 2),
+            (
+                Work::A,
+                f32s(self.prompt_rows * c.conv_channels().max(c.ffn).max(2 * c.heads * HEAD_DIM).max(2 * c.hidden)),
+            ),
+            (Work::B, f32s(self.prompt_rows * c.inner().max(c.ffn).max(c.kv_heads * HEAD_DIM))),
+            (Work::C, f32s(self.prompt_rows * c.value_heads.max(c.kv_heads * HEAD_DIM))),
+            (Work::D, f32s(self.prompt_rows * c.value_heads)),
+            (Work::Mixed, f32s(self.prompt_rows * c.conv_channels())),
+            (Work::Out, f32s(self.prompt_rows * c.inner().max(c.heads * HEAD_DIM))),
+            (Work::Queries, self.prompt_rows * c.heads * HEAD_DIM * 2),
             (Work::Partial, f32s(AttentionArgs::partial_floats(ROWS, c.heads, self.context))),
-            (Work::Chunks, f32s(self.layout.chunk_floats(PROMPT_ROWS, 1))),
+            (Work::Chunks, f32s(self.layout.chunk_floats(self.prompt_rows, 1))),
             (Work::Logits, f32s(ROWS * c.vocab)),
             (Work::Adjusted, f32s(ROWS * c.vocab)),
             (Work::Stats, ROWS * self.slices() * STATS_BYTES),

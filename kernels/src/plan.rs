@@ -10,7 +10,7 @@ use openjet_engine::model::Model;
 use openjet_engine::step::PAGE_TOKENS;
 use serde::{Deserialize, Serialize};
 
-use crate::memory::Shape;
+use crate::memory::{FEW_PROMPT_ROWS, PROMPT_ROWS, Shape};
 use crate::upload::STAGING;
 use crate::weights::{Extents, check_sizes, extents};
 
@@ -108,13 +108,22 @@ pub struct MemoryPlan {
 pub fn plan(model: &Model, options: &PlanOptions, available: Option<usize>) -> Result<MemoryPlan, String> {
     check_sizes(model, shape_drafts(options, model))?;
     let fits = |plan: &MemoryPlan| available.is_none_or(|bytes| plan.total <= bytes);
-    let here = |on_host| -> Result<MemoryPlan, String> {
-        let shape = Shape::new(&model.config, &options.backend)?;
+    let here = |on_host, prompt_rows| -> Result<MemoryPlan, String> {
+        let shape = Shape::new(&model.config, &options.backend, prompt_rows)?;
         Ok(one(shape, options, extents(model, shape_drafts(options, model), on_host), on_host))
     };
-    let mut best = here(options.embedding == Embedding::Host)?;
-    if options.embedding == Embedding::Auto && !fits(&best) {
-        let other = here(true)?;
+    // The first that fits, else the smallest.
+    let places = match options.embedding {
+        Embedding::Auto => &[false, true][..],
+        Embedding::Gpu => &[false],
+        Embedding::Host => &[true],
+    };
+    let mut best = here(places[0], PROMPT_ROWS)?;
+    for (&on_host, rows) in places.iter().flat_map(|place| [PROMPT_ROWS, FEW_PROMPT_ROWS].map(|rows| (place, rows))) {
+        if fits(&best) {
+            break;
+        }
+        let other = here(on_host, rows)?;
         if other.total < best.total {
             best = other;
         }
@@ -180,7 +189,7 @@ fn largest_pool(model: &Model, options: &PlanOptions, bytes: usize) -> Result<us
     let weights = extents(model, shape_drafts(options, model), on_host);
     let fits = |pages: usize| -> Result<bool, String> {
         let backend = BackendOptions { pages, ..options.backend };
-        let shape = Shape::new(&model.config, &backend)?;
+        let shape = Shape::new(&model.config, &backend, FEW_PROMPT_ROWS)?;
         Ok(one(shape, options, weights, on_host).total <= bytes)
     };
     let (mut good, mut bad) = (0, MOST_PAGES);
