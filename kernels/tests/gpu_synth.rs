@@ -27,9 +27,9 @@ const PROMPT_STEP: usize = 37;
 /// Tokens of the longest prompt that is read alone.
 const PROMPT: usize = 23_000;
 
-/// Pages of one agent: its prompt, its text, and what is drafted past it.
+/// Pages of one agent: its prompt, its text, what it writes while a less lucky agent gets there, and what is drafted past it.
 fn pages_of(tokens: usize) -> usize {
-    (PROMPT_STEP * AGENTS + tokens + 2 * (1 + DRAFTS)).div_ceil(PAGE_TOKENS)
+    (PROMPT_STEP * AGENTS + tokens + tokens / 4 + 2 * (1 + DRAFTS)).div_ceil(PAGE_TOKENS)
 }
 
 /// The text that the model must write.
