@@ -117,6 +117,14 @@ pub(crate) enum Verb {
     },
     /// Plan a GPU's memory for a model before it is loaded
     Plan(PlanArgs),
+    /// Look at this machine and say which public model of the family fits, with how many agents and how much context
+    Setup(SetupArgs),
+    /// Fetch a model from the model hub or a URL into the models' folder; going on where it broke off
+    Pull(PullArgs),
+    /// Look at the driver, the GPU, permissions, the model and the sockets, and say how to mend what is wrong
+    Doctor,
+    /// Show the agents in the terminal, live
+    Top(TopArgs),
     /// Write a synthetic model of the 27B's shape, with a known greedy text, for measuring speed
     Synth {
         /// The file to write, 17.8 GB; OUT.chain.json beside it tells the known text and the wrong drafts
@@ -148,6 +156,48 @@ pub(crate) enum Verb {
         #[arg(value_name = "DIR")]
         dir: Option<PathBuf>,
     },
+}
+
+/// What setup is to look at.
+#[derive(Debug, Args)]
+pub(crate) struct SetupArgs {
+    /// As if this machine had this card
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(CARDS.map(|card| card.0)))]
+    pub(crate) card: Option<String>,
+}
+
+/// What is to be fetched.
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Environment:
+  HF_TOKEN     sent to the model hub, for files that are not open to all
+  HF_ENDPOINT  another hub with the same interface")]
+pub(crate) struct PullArgs {
+    /// OWNER/REPOSITORY, OWNER/REPOSITORY:FILE (a part of the file's name is enough, such as Q4_K_M), or a URL
+    #[arg(value_name = "REPO[:FILE]|URL")]
+    pub(crate) what: String,
+    /// Folder for the file [default: /var/lib/openjet/models]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+    /// What the file's SHA-256 must be; the hub says it for its own files
+    #[arg(long, value_name = "HEX", value_parser = digest)]
+    pub(crate) sha256: Option<String>,
+    /// Replace a file that is there already
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// How the view looks, and what it starts.
+#[derive(Debug, Args)]
+pub(crate) struct TopArgs {
+    /// Start N small coding agents with tasks of their own, to see the daemon at work; they end with the view
+    ///
+    /// With OPENJET_API_KEY in the environment they use that key.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) run: Option<u32>,
+    /// No colours; the environment variable NO_COLOR says the same
+    #[arg(long)]
+    pub(crate) no_color: bool,
 }
 
 /// What a plan is made for.
@@ -265,6 +315,11 @@ pub(crate) enum Log {
         #[arg(value_name = "LEVEL")]
         filter: Option<String>,
     },
+}
+
+fn digest(text: &str) -> Result<String, String> {
+    let hex = text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if hex { Ok(text.to_lowercase()) } else { Err("expected 64 hexadecimal digits".to_owned()) }
 }
 
 fn share(text: &str) -> Result<f64, String> {

@@ -1,7 +1,7 @@
 //! HTTP and JSON over the daemon's control socket.
 
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
@@ -39,6 +39,11 @@ impl Client {
     /// The same, but it waits longer for an answer.
     pub(crate) fn patient(&self, patience: Duration) -> Self {
         Self { socket: self.socket.clone(), patience }
+    }
+
+    /// Where the daemon listens.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
     }
 
     /// `GET path`, whose answer is a stream of events: `take` is given the data of each, until it says `false`.

@@ -5,6 +5,7 @@ mod bench;
 mod cards;
 mod cli;
 mod client;
+mod doctor;
 mod events;
 mod failure;
 mod forget;
@@ -13,9 +14,12 @@ mod log;
 mod metrics;
 mod models;
 mod plan;
+mod pull;
+mod setup;
 mod status;
 mod synth;
 mod text;
+mod top;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -65,6 +69,10 @@ fn run(cli: &Cli, out: &mut Vec<u8>) -> Result<(), Failure> {
         Verb::Forget { id, all } => forget::run(&client(), id.as_deref(), *all, cli.json, out),
         Verb::Inspect { file, tensors } => inspect::run(file, *tensors, cli.json, out),
         Verb::Plan(args) => plan::run(args, cli.json, out),
+        Verb::Setup(args) => setup::run(args, cli.json, out),
+        Verb::Pull(args) => pull::run(args, cli.json, out),
+        Verb::Doctor => doctor::run(&client(), cli.json, out),
+        Verb::Top(args) => top::run(&client(), args, cli.json),
         Verb::Synth { file, tiny, acceptance, seed } => synth::run(file, *tiny, *acceptance, *seed, cli.json, out),
         Verb::Bench(args) => bench::run(&client(), args, cli.json, out),
         Verb::Completions { shell } => {

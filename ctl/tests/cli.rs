@@ -125,8 +125,8 @@ fn completions_and_manual_pages_know_every_verb() {
     for shell in ["bash", "zsh", "fish"] {
         let script = stdout(&openjetctl(&["completions", shell]));
         for verb in [
-            "status", "agents", "models", "load", "unload", "drain", "events", "metrics", "log", "forget", "plan",
-            "man",
+            "status", "agents", "models", "load", "unload", "drain", "events", "metrics", "log", "setup", "pull",
+            "doctor", "top", "forget", "plan", "man",
         ] {
             assert!(script.contains(verb), "{shell} lacks {verb}");
             assert!(dir.path().join(format!("openjetctl-{verb}.1")).is_file(), "no manual page for {verb}");
@@ -262,4 +262,50 @@ fn a_refusal_is_passed_on() {
     daemon.join().unwrap();
     assert_eq!(code(&output), 1);
     assert_eq!(stderr(&output), "openjetctl: 40 agents need 6 GB more; ask for fewer\n");
+}
+
+#[test]
+fn setup_says_which_model_fits_a_card() {
+    let output = openjetctl(&["--json", "setup", "--card", "3090"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let best = &report["best"];
+    assert_eq!((&best["size"], &best["agents"]), (&"27B".into(), &4.into()), "{report}");
+    // The weights are those of the public file, give or take a few percent.
+    let weights = best["weights"].as_f64().unwrap();
+    assert!((weights / 17.1e9 - 1.0).abs() < 0.05, "{weights}");
+    let sizes: Vec<_> =
+        report["choices"].as_array().unwrap().iter().map(|choice| choice["size"].as_str().unwrap()).collect();
+    assert_eq!(sizes, ["27B", "9B", "4B", "2B", "0.8B"]);
+    // What is too large is said to be.
+    let small = stdout(&openjetctl(&["setup", "--card", "3060"]));
+    assert!(small.lines().any(|line| line.trim_start().starts_with("27B") && line.contains("does not fit")), "{small}");
+    assert!(small.contains("openjetctl pull unsloth/Qwen3.5-9B-GGUF:"), "{small}");
+    // Whatever this machine has, there is an answer.
+    let here = openjetctl(&["setup"]);
+    assert!(stdout(&here).contains("the CPU") || stdout(&here).contains("CUDA"), "{}", stdout(&here));
+}
+
+#[test]
+fn the_doctor_names_what_is_wrong_and_the_fix() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("control.sock");
+    let output = openjetctl(&["--socket", socket.to_str().unwrap(), "doctor"]);
+    assert_eq!(code(&output), 1);
+    let report = stdout(&output);
+    assert!(
+        report.contains("no daemon listens on") && report.contains("-> `sudo systemctl start openjet`"),
+        "{report}"
+    );
+    let output = openjetctl(&["--socket", socket.to_str().unwrap(), "--json", "doctor"]);
+    let findings: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let bad = findings.as_array().unwrap().iter().filter(|finding| finding["state"] == "bad");
+    assert!(bad.clone().all(|finding| finding["fix"].is_string()) && bad.count() >= 1, "{findings}");
+}
+
+#[test]
+fn top_needs_a_terminal_and_a_daemon() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("control.sock");
+    assert_eq!(code(&openjetctl(&["--socket", socket.to_str().unwrap(), "top"])), 3);
 }

@@ -3,9 +3,15 @@
 OPENJETCTL names the program.
 """
 
+import fcntl
 import json
 import os
+import pty
+import select
+import struct
 import subprocess
+import termios
+import time
 
 
 def openjetctl(server, *words):
@@ -63,3 +69,75 @@ def test_bench(server, tmp_path):
     assert same.returncode == 0 and "1.000" in same.stdout, same.stderr
     nobody = openjetctl(server, "bench", "--url", "http://127.0.0.1:1")
     assert nobody.returncode == 3 and "--url" in nobody.stderr
+
+
+def test_models_are_listed_and_changed_while_it_serves(server, client):
+    models = json.loads(openjetctl(server, "--json", "models").stdout)
+    assert models[0]["id"] == "openjet-tiny" and models[0]["loaded"]
+    try:
+        done = openjetctl(server, "load", "openjet-tiny", "--agents", "2", "--ctx", "4096")
+        assert done.returncode == 0 and "openjet-tiny serves" in done.stdout, done.stderr
+        assert len(json.loads(openjetctl(server, "--json", "agents").stdout)) == 2
+        refused = openjetctl(server, "load", "nothing")
+        assert refused.returncode == 1 and "there is no model nothing" in refused.stderr
+        assert openjetctl(server, "unload").returncode == 0
+        assert "no model is loaded" in openjetctl(server, "status").stdout
+    finally:
+        assert openjetctl(server, "load", "openjet-tiny", "--agents", "4").returncode == 0
+    client.completions.create(model="any", prompt="x", max_tokens=2)
+
+
+def test_a_drain_and_its_end(server):
+    done = openjetctl(server, "--json", "drain")
+    assert json.loads(done.stdout) == {"on": True, "requests": 0}
+    assert "draining" in openjetctl(server, "doctor").stdout
+    assert openjetctl(server, "drain", "--off").returncode == 0
+    assert "state     ready" in openjetctl(server, "status").stdout
+
+
+def test_events_metrics_and_the_log(server, client):
+    words = [os.environ["OPENJETCTL"], "--socket", server.control, "--json", "events", "--count", "2"]
+    events = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    lines = []
+    while events.poll() is None:
+        # Asked again until it listens.
+        assert openjetctl(server, "agents", "kick", "0").stdout == "agent 0 serves no request\n"
+        time.sleep(0.2)
+    lines = events.stdout.read().splitlines()
+    assert [json.loads(line)["action"] for line in lines] == ["POST /v1/agents/0/kick"] * 2
+    client.completions.create(model="any", prompt="x", max_tokens=2)
+    samples = json.loads(openjetctl(server, "--json", "metrics", "generated_tokens").stdout)
+    assert any(sample["name"] == "openjet_generated_tokens_total" and sample["value"] > 0 for sample in samples)
+    assert "openjet_ready 1\n" in openjetctl(server, "metrics").stdout
+    assert openjetctl(server, "log", "level", "debug").stdout == "debug\n"
+    assert openjetctl(server, "log", "level", "info").stdout == "info\n"
+
+
+def test_the_doctor_finds_nothing_bad_in_what_works(server):
+    done = openjetctl(server, "--json", "doctor")
+    findings = {finding["what"]: finding for finding in json.loads(done.stdout)}
+    for what in ("control", "daemon", "state", "API"):
+        assert findings[what]["state"] == "good", findings
+
+
+def test_top_shows_agents_at_work_in_a_terminal(server):
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    words = [os.environ["OPENJETCTL"], "--socket", server.control, "top", "--run", "2", "--no-color"]
+    top = subprocess.Popen(words, stdin=follower, stdout=follower, stderr=follower, env=os.environ | {"TERM": "xterm-256color"})
+    os.close(follower)
+    seen, end = b"", time.monotonic() + 60
+    try:
+        while not (b"writing" in seen and b"flatten" in seen) and time.monotonic() < end:
+            if select.select([leader], [], [], 0.5)[0]:
+                seen += os.read(leader, 65536)
+        assert b"openjet-tiny" in seen and b"tok/s" in seen, seen[-2000:]
+        # What agent 1 begins with. Words stand apart: unchanged cells, blanks too, are not drawn.
+        assert b"writing" in seen and b"flatten" in seen, seen[-2000:]
+        # No colour is set: only positions, weight and resets.
+        assert b"\x1b[38;" not in seen and b"\x1b[32m" not in seen
+        os.write(leader, b"q")
+        assert top.wait(20) == 0
+    finally:
+        top.kill()
+        os.close(leader)

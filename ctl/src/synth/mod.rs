@@ -8,7 +8,7 @@
 
 mod blocks;
 mod chain;
-mod shape;
+pub(crate) mod shape;
 mod tensors;
 mod write;
 
@@ -55,6 +55,11 @@ pub(crate) fn run(
         )?;
     }
     Ok(())
+}
+
+/// Writes a file that has a model's sizes and nothing else, to plan with.
+pub(crate) fn outline(file: &Path, shape: &shape::Shape) -> anyhow::Result<()> {
+    write::outline(file, shape, &tensors::all(shape, 0))
 }
 
 #[cfg(test)]

@@ -102,7 +102,9 @@ const EMBEDDING_INDEX: u64 = 0;
 pub(super) fn all(shape: &Shape, seed: u64) -> Vec<Tensor> {
     let mut list = List { tensors: Vec::new(), seed };
     list.matrix("token_embd.weight", shape.hidden, shape.vocab, TensorType::Q4_K, Fill::Bits(EMBEDDING));
-    list.matrix("output.weight", shape.hidden, shape.vocab, TensorType::Q6_K, Fill::Head);
+    if !shape.tied {
+        list.matrix("output.weight", shape.hidden, shape.vocab, TensorType::Q6_K, Fill::Head);
+    }
     list.vector("output_norm.weight", shape.hidden, Fill::Ones);
     for block in 0..=shape.blocks {
         list.block(shape, block);
@@ -112,7 +114,9 @@ pub(super) fn all(shape: &Shape, seed: u64) -> Vec<Tensor> {
     for norm in ["enorm", "hnorm", "shared_head_norm"] {
         list.vector(&name(norm), shape.hidden, Fill::Ones);
     }
-    list.matrix(&name("shared_head_head"), shape.hidden, shape.vocab, TensorType::Q6_K, Fill::DraftHead);
+    if shape.own_draft_head {
+        list.matrix(&name("shared_head_head"), shape.hidden, shape.vocab, TensorType::Q6_K, Fill::DraftHead);
+    }
     list.tensors
 }
 

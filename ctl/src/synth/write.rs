@@ -17,14 +17,31 @@ const ALIGNMENT: usize = 32;
 /// Bytes that one task makes at a time.
 const PIECE: usize = 4 << 20;
 
+/// Offsets of the tensors in the data, and the data's length.
+fn layout(tensors: &[Tensor]) -> (Vec<usize>, usize) {
+    let mut end = 0;
+    let place = |tensor: &Tensor| {
+        let at = end;
+        end = (end + tensor.bytes()).next_multiple_of(ALIGNMENT);
+        at
+    };
+    let offsets = tensors.iter().map(place).collect();
+    (offsets, end)
+}
+
+/// Writes a file of the model's sizes and no content: what a plan needs. It takes no space on disk.
+pub(super) fn outline(path: &Path, shape: &Shape, tensors: &[Tensor]) -> anyhow::Result<()> {
+    let (offsets, end) = layout(tensors);
+    let header = header(shape, tensors, &offsets);
+    let file = File::create(path).with_context(|| format!("{} can't be written", path.display()))?;
+    file.write_all_at(&header, 0)?;
+    file.set_len((header.len().next_multiple_of(ALIGNMENT) + end) as u64)?;
+    Ok(())
+}
+
 /// Writes the model, under another name until it is whole. Returns its length.
 pub(super) fn model(path: &Path, shape: &Shape, tensors: &[Tensor], chain: &Chain) -> anyhow::Result<u64> {
-    let mut offsets = Vec::with_capacity(tensors.len());
-    let mut end = 0;
-    for tensor in tensors {
-        offsets.push(end);
-        end = (end + tensor.bytes()).next_multiple_of(ALIGNMENT);
-    }
+    let (offsets, end) = layout(tensors);
     let mut header = header(shape, tensors, &offsets);
     header.resize(header.len().next_multiple_of(ALIGNMENT), 0);
 
