@@ -36,6 +36,9 @@ const FAILED_STAY: Duration = Duration::from_millis(500);
 /// Longest wait for conversations to be on disk.
 const LAST_WRITES: Duration = Duration::from_secs(30);
 
+/// Time between two looks at how far the load is.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// Connections to the control socket at once.
 const CONTROL_CONNECTIONS: usize = 256;
 
@@ -76,6 +79,7 @@ impl Daemon {
     /// When a socket can't be had.
     pub async fn start(config: Config, sockets: Sockets) -> anyhow::Result<Self> {
         let keys = Keys::load(config.api_keys.as_deref())?;
+        let activated = sockets.http.is_some();
         let listener = match sockets.http {
             Some(listener) => TcpListener::from_std(listener).context("systemd's socket for the HTTP API")?,
             None => listen(&config).await?,
@@ -95,7 +99,17 @@ impl Daemon {
         };
         let app = Arc::new(App::new(config, address.to_string(), keys)?);
         let (stop, stopped) = watch::channel(false);
-        let http = Server::tcp(listener, limits).run(Router { app: app.clone() }, stopped.clone());
+        let http = {
+            let (server, router, stopped) =
+                (Server::tcp(listener, limits), Router { app: app.clone() }, stopped.clone());
+            async move {
+                // Whoever has started the daemon by its socket waits until it serves.
+                while activated && matches!(&*router.app.phase(), Phase::Loading(_)) {
+                    tokio::time::sleep(LOOK).await;
+                }
+                server.run(router, stopped).await;
+            }
+        };
         let control_limits = ConnectionLimits { connections: CONTROL_CONNECTIONS, ..limits };
         let control_server = Server::unix(control_listener, control_limits).run(Control { app: app.clone() }, stopped);
         let servers = vec![tokio::spawn(http), tokio::spawn(control_server)];

@@ -1,5 +1,9 @@
-"""A real systemd as PID 1 of namespaces of its own, with the package's files in place. Needs root."""
+"""A real systemd as PID 1 of namespaces of its own, with the packages at hand. Needs root.
 
+OPENJET_DEB and OPENJET_DEB_NEXT name the packages.
+"""
+
+import json
 import os
 import pathlib
 import subprocess
@@ -42,6 +46,21 @@ class Machine:
         """A property of the service."""
         return self.systemctl("show", "--value", "--property", name, "openjet").stdout.strip()
 
+    def wait(self, condition, seconds=30):
+        """Until a shell condition holds."""
+        self.run("bash", "-c", f"for i in {{1..{seconds * 10}}}; do {condition} && exit 0; sleep 0.1; done; exit 1", timeout=seconds + 30)
+
+    def write(self, path, text):
+        self.run("bash", "-c", 'mkdir -p "$(dirname "$1")" && printf %s "$2" > "$1"', "write", path, text)
+
+    def ctl(self, *words, check=True):
+        return self.run("openjetctl", *words, check=check)
+
+    def entries(self, *matches):
+        """What the journal has, field by field."""
+        lines = self.run("journalctl", "--no-pager", "--output=json", "--unit=openjet", *matches).stdout.splitlines()
+        return [json.loads(line) for line in lines]
+
     def journal(self):
         return self.run("journalctl", "--no-pager", "--lines=40", check=False).stdout
 
@@ -64,7 +83,7 @@ def machine():
     group.mkdir()
     work = tempfile.mkdtemp(prefix="openjet-systemd-")
     words = ["unshare", "--pid", "--mount", "--cgroup", "--ipc", "--uts", "--net", "--fork", "--kill-child"]
-    words += [str(HERE / "init.sh"), work, os.environ["OPENJETD"], os.environ["OPENJETCTL"]]
+    words += [str(HERE / "init.sh"), work, os.environ["OPENJET_DEB"], os.environ["OPENJET_DEB_NEXT"]]
     # The group is entered before the namespaces are made: it is then the root that systemd sees.
     shell = ["bash", "-c", 'echo $$ > "$1/cgroup.procs" && shift && exec "$@"', "boot", str(group), *words]
     boot = subprocess.Popen(shell, stdin=subprocess.DEVNULL)

@@ -1,11 +1,9 @@
 #!/bin/bash
 # PID 1 of the test's namespaces, until it becomes systemd: a machine of its own over the files of this one.
 #
-# init.sh WORK OPENJETD OPENJETCTL: WORK is an empty folder.
+# init.sh WORK PACKAGE NEXT: WORK is an empty folder, the others are Debian packages, the second of a later version.
 set -euo pipefail
-work=$1 openjetd=$2 openjetctl=$3
-here=$(dirname "$(readlink -f "$0")")
-packaging=$here/../../packaging
+work=$1 package=$2 next=$3
 root=$work/root
 
 # Nothing that is mounted from here on is seen outside, and all that is written goes to memory.
@@ -33,16 +31,14 @@ mknod -m 666 "$root/dev/random" c 1 8
 mknod -m 666 "$root/dev/urandom" c 1 9
 mknod -m 666 "$root/dev/tty" c 5 0
 
-# What the package puts in place. A machine that has OpenJet already keeps its settings to itself.
+# A machine that has OpenJet already keeps its settings to itself.
 rm -rf "$root/etc/openjet" "$root/var/lib/openjet"
-install -m 755 "$openjetd" "$root/usr/bin/openjetd"
-install -m 755 "$openjetctl" "$root/usr/bin/openjetctl"
-install -D -m 644 "$packaging/openjet.service" "$root/usr/lib/systemd/system/openjet.service"
-install -D -m 644 "$packaging/openjet.sysusers" "$root/usr/lib/sysusers.d/openjet.conf"
-install -D -m 644 "$packaging/openjet.tmpfiles" "$root/usr/lib/tmpfiles.d/openjet.conf"
-chroot "$root" systemd-sysusers /usr/lib/sysusers.d/openjet.conf
+cp "$package" "$root/opt/openjet.deb"
+cp "$next" "$root/opt/openjet-next.deb"
 # No package updates and the like in the middle of a test.
 ln -sf /dev/null "$root/etc/systemd/system/timers.target"
+# Nor a new list of all manual pages.
+rm -f "$root/var/lib/man-db/auto-update"
 rm -f "$root/etc/machine-id"
 touch "$root/etc/machine-id"
 

@@ -3,6 +3,7 @@
 
 mod bench;
 mod daemon;
+mod deb;
 mod env;
 mod pack;
 mod programs;
@@ -32,6 +33,8 @@ enum Verb {
     Soak(soak::Args),
     /// Keep many pages open on a daemon that writes: no slower, no more memory.
     Readers(readers::Args),
+    /// Build the Debian package.
+    Deb(deb::Args),
     /// Install what building and testing need, where it is missing.
     Setup(setup::Args),
     /// Build the page that the daemon serves, into web/dist.
@@ -49,6 +52,7 @@ fn main() -> anyhow::Result<()> {
         Verb::Pack(args) => pack::run(&args),
         Verb::Soak(args) => soak::run(&args),
         Verb::Readers(args) => readers::run(&args),
+        Verb::Deb(args) => deb::run(&args),
         Verb::Setup(args) => setup::run(&args),
         Verb::Web => web::build().map(|folder| println!("{}", folder.display())),
         Verb::Announce(args) => run::announce(&args),

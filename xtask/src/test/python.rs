@@ -1,7 +1,7 @@
 //! Tests in Python: real clients, a real systemd and a real browser against the real daemon.
 
 use super::{Log, Report, rust};
-use crate::{env, setup, sh};
+use crate::{deb, env, setup, sh};
 use anyhow::Result;
 use std::path::{Path, PathBuf};
 
@@ -28,7 +28,9 @@ pub(super) fn systemd(log: &Log) -> Result<Report> {
         return Ok(Report::Skipped("no cgroup2 file system is mounted".into()));
     }
     setup::systemd::install()?;
-    pytest(log, "tests/systemd", [])
+    let package =
+        |version: &str| deb::build(&deb::Args { profile: deb::Profile::Dev, version: version.to_owned(), lint: false });
+    pytest(log, "tests/systemd", [("OPENJET_DEB", package("0.1")?), ("OPENJET_DEB_NEXT", package("0.2")?)])
 }
 
 /// The page in Chromium.
@@ -48,7 +50,7 @@ fn has_cgroup2() -> bool {
 
 fn pytest(log: &Log, folder: &str, variables: impl IntoIterator<Item = (&'static str, PathBuf)>) -> Result<Report> {
     let bin = setup::python::install()?;
-    log.run(sh::cargo().args(["build", "--locked", "--package", "openjetd", "--package", "openjetctl"]))?;
+    log.run(&mut deb::dev_build())?;
     let mut pytest = sh::cmd(bin.join("python"));
     pytest.args(["-m", "pytest", "-c", "tests/pytest.ini", "-p", "no:cacheprovider", "-v", folder]);
     pytest.envs(variables);
