@@ -42,6 +42,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes of the largest message that a page may send.
 const MESSAGE_BYTES: usize = 256;
 
+/// Bytes that are read from a page at once.
+const READ_BYTES: usize = 1024;
+
 /// Turns a request into a feed.
 ///
 /// # Errors
@@ -123,7 +126,11 @@ async fn serve<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(
     stream: S,
     mut frames: watch::Receiver<Option<Arc<Frame>>>,
 ) {
-    let config = WebSocketConfig::default().max_message_size(Some(MESSAGE_BYTES)).max_frame_size(Some(MESSAGE_BYTES));
+    // The library's own buffer for reading has room for messages that a page never sends.
+    let config = WebSocketConfig::default()
+        .read_buffer_size(READ_BYTES)
+        .max_message_size(Some(MESSAGE_BYTES))
+        .max_frame_size(Some(MESSAGE_BYTES));
     let mut socket = WebSocketStream::from_raw_socket(stream, Role::Server, Some(config)).await;
     let mut reader = Reader::default();
     let mut heard = Instant::now();
