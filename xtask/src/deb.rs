@@ -40,6 +40,7 @@ const FILES: &[(&str, &str, u32)] = &[
     ("packaging/openjet.tmpfiles", "usr/lib/tmpfiles.d/openjet.conf", 0o644),
     ("packaging/openjet.toml", "etc/openjet/openjet.toml", 0o644),
     ("packaging/debian/copyright", "usr/share/doc/openjet/copyright", 0o644),
+    ("packaging/debian/lintian-overrides", "usr/share/lintian/overrides/openjet", 0o644),
     ("packaging/debian/postinst", "DEBIAN/postinst", 0o755),
     ("packaging/debian/prerm", "DEBIAN/prerm", 0o755),
     ("packaging/debian/postrm", "DEBIAN/postrm", 0o755),
