@@ -22,10 +22,6 @@ pub(crate) fn cargo() -> Command {
             command.env_remove(name);
         }
     }
-    // Nobody builds there a second time.
-    if crate::env::in_ci() {
-        command.env("CARGO_INCREMENTAL", "0");
-    }
     command
 }
 
