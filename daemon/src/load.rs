@@ -1,4 +1,5 @@
-//! Loads a model in steps that can fail one by one: read and check the file, plan, take it onto the backend, start the engine.
+//! Loads a model in steps that can fail one by one: read and check the file, plan, take it onto the backend, warm that up, start
+//! the engine.
 
 mod device;
 mod gpu;
@@ -6,11 +7,11 @@ mod gpu;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use openjet_engine::backend::cpu::CpuBackend;
-use openjet_engine::backend::{Backend, BackendOptions, DEFAULT_AGENTS_MAX, DEFAULT_POOL};
+use openjet_engine::backend::{Backend, BackendOptions, DEFAULT_AGENTS_MAX, DEFAULT_POOL, warm_up};
 use openjet_engine::constraint::Grammars;
 use openjet_engine::engine::{Engine, EngineConfig};
 use openjet_engine::gguf::{GgufFile, Problem};
@@ -44,6 +45,9 @@ const SHIPPED_NAME: &str = "the model that ships with openjetd";
 
 /// Most agents on the CPU without a setting: each takes little memory there.
 const CPU_AGENTS: usize = 64;
+
+/// Time after which a device is warm enough.
+const WARM_UP: Duration = Duration::from_secs(1);
 
 /// Told what is being done.
 pub type Progress<'a> = &'a dyn Fn(String);
@@ -153,14 +157,19 @@ impl Checked {
         }
     }
 
-    /// Takes it onto its backend.
+    /// Most tokens that one agent's context holds.
+    fn context(&self) -> usize {
+        self.pool.min(self.model.config.context)
+    }
+
+    /// Takes it onto its backend, and has that run its first steps.
     ///
     /// # Errors
     /// [`DoesNotFit`], or what the device says.
     pub fn prepare(self, config: &Config, progress: Progress<'_>) -> anyhow::Result<Prepared> {
         progress(format!("starting the backend for {}", self.model.config.name));
         let hashing = Hashing::start(config, &self.file);
-        let (backend, gpu_bytes, memory): (Box<dyn Backend>, _, _) = match &self.gpu {
+        let (mut backend, gpu_bytes, memory): (Box<dyn Backend>, _, _) = match &self.gpu {
             Some(gpu) => {
                 let model = self.model.clone();
                 let (backend, bytes, memory) = gpu::load(config, &gpu.device, model, self.options, progress)?;
@@ -168,6 +177,10 @@ impl Checked {
             }
             None => (Box::new(CpuBackend::new(self.model.clone(), self.options)?), 0, None),
         };
+        progress(format!("warming up {}", self.model.config.name));
+        let began = Instant::now();
+        warm_up(&mut *backend, self.model.config.vocab, self.context(), WARM_UP)?;
+        tracing::info!("warmed up in {:.2} s", began.elapsed().as_secs_f64());
         Ok(Prepared { checked: self, backend, gpu_bytes, memory, hashing })
     }
 }
@@ -179,10 +192,9 @@ impl Prepared {
     /// When the engine refuses its settings.
     pub fn start(self, config: &Config) -> anyhow::Result<Serving> {
         let Self { checked, backend, gpu_bytes, memory, hashing } = self;
-        let status = checked.facts(config);
+        let (status, context) = (checked.facts(config), checked.context());
         let Checked { file, model, tokenizer, template, pool, began, gpu, .. } = checked;
         let facts = &model.config;
-        let context = pool.min(facts.context);
         let device = backend.describe();
         let host_cache = config.host_cache_mib.map_or_else(crate::memory::host_cache, |mib| mib << 20);
         let engine_config = EngineConfig {

@@ -152,7 +152,7 @@ def test_an_engine_that_hangs_is_killed_and_started_again(machine):
 
 
 def test_a_lost_gpu_is_told_and_the_service_starts_again(machine):
-    machine.write(CONFIG, 'backend = "cuda"\ngpu = "emulated:lost:4"\nctx = 2048\ndraft = 0\n')
+    machine.write(CONFIG, 'backend = "cuda"\ngpu = "emulated:lost:12"\nctx = 2048\ndraft = 0\n')
     machine.systemctl("restart", "openjet")
     # The answer ends with the reason; the daemon still tells it to who checks on it.
     program = (
@@ -169,7 +169,23 @@ def test_a_lost_gpu_is_told_and_the_service_starts_again(machine):
     )
     machine.run("/usr/bin/python3", "-c", program)
     machine.wait(f'test "{RESTARTS}" = 1 && systemctl is-active --quiet openjet')
+    assert "status=1/FAILURE" in machine.run("journalctl", "--no-pager", "--unit=openjet", "--lines=60").stdout
     assert json.loads(machine.ask("/health").stdout)["state"] == "ready"
+
+
+def test_a_driver_that_is_not_there_yet_is_waited_for(machine):
+    machine.systemctl("stop", "openjet")
+    # None has so many.
+    machine.write(CONFIG, 'backend = "cuda"\ngpu = "99"\ngpu_wait_s = 4\n')
+    machine.systemctl("start", "--no-block", "openjet")
+    machine.wait('systemctl show --value -p StatusText openjet | grep -q "waiting for the GPU.s driver, . s at most"')
+    assert machine.show("ActiveState") == "activating"
+    # In vain: it ends with the reason, and systemd tries again.
+    machine.wait(f'test "{RESTARTS}" = 1')
+    assert "status=1/FAILURE" in machine.run("journalctl", "--no-pager", "--unit=openjet", "--lines=20").stdout
+    machine.systemctl("stop", "openjet")
+    machine.write(CONFIG, "agents = 3\n")
+    machine.systemctl("reset-failed", "openjet", check=False)
 
 
 def test_a_model_that_it_may_not_read_is_explained(machine):

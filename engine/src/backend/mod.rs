@@ -2,8 +2,10 @@
 
 mod check;
 pub mod cpu;
+mod warm;
 
 pub use check::{check_size, check_step};
+pub use warm::warm_up;
 
 use crate::drafts::StepCost;
 use crate::step::{PageId, SegmentOutput, SlotId, Step};
