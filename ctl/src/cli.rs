@@ -124,6 +124,8 @@ pub(crate) enum Verb {
     /// Look at the driver, the GPU, permissions, the model and the sockets, and say how to mend what is wrong
     Doctor,
     /// Show the agents in the terminal, live
+    ///
+    /// With --json: the status, an object on a line of its own, several times a second.
     Top(TopArgs),
     /// Write a synthetic model of the 27B's shape, with a known greedy text, for measuring speed
     Synth {
@@ -198,6 +200,9 @@ pub(crate) struct TopArgs {
     /// No colours; the environment variable NO_COLOR says the same
     #[arg(long)]
     pub(crate) no_color: bool,
+    /// With --json: print one look and end
+    #[arg(long)]
+    pub(crate) once: bool,
 }
 
 /// What a plan is made for.
@@ -227,6 +232,10 @@ pub(crate) struct PlanArgs {
     /// MiB to leave alone [default: 512 where the GPU shows a display, else 0]
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(0..=1 << 20))]
     pub(crate) reserve: Option<u64>,
+    /// MiB of host memory for states of prompts, and as many again for conversations without a slot [default: an eighth of
+    /// this machine's memory for each]
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(0..=1 << 24))]
+    pub(crate) host_cache: Option<u64>,
     /// GiB that the GPU has
     #[arg(long, value_name = "GB", value_parser = gib, conflicts_with = "card")]
     pub(crate) gpu_memory: Option<f64>,

@@ -25,7 +25,6 @@ pub(crate) fn run(
     if json {
         serde_json::to_writer(&mut *out, &forgotten)?;
         writeln!(out)?;
-        return Ok(());
     }
     match (forgotten.count, which) {
         (0, Forget::Conversation(which)) => {
@@ -34,6 +33,7 @@ pub(crate) fn run(
                  ones that run"
             )));
         }
+        _ if json => {}
         (1, _) => writeln!(out, "1 conversation forgotten")?,
         (count, _) => writeln!(out, "{count} conversations forgotten")?,
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::anyhow;
 use openjet_engine::backend::{BackendOptions, DEFAULT_AGENTS_MAX, DEFAULT_POOL};
 use openjet_engine::gguf::GgufFile;
+use openjet_engine::memory::host_cache;
 use openjet_engine::model::Model;
 use openjet_engine::step::PAGE_TOKENS;
 use openjet_kernels::device::{DeviceInfo, card, find};
@@ -38,6 +39,7 @@ pub(crate) fn run(args: &PlanArgs, json: bool, out: &mut Vec<u8>) -> Result<(), 
         embedding: args.embedding.into(),
         context: CONTEXT_ESTIMATE,
         reserve: args.reserve.map_or(if display { DISPLAY_RESERVE } else { 0 }, |mib| (mib as usize) << 20),
+        host_cache: args.host_cache.map_or_else(host_cache, |mib| (mib as usize) << 20),
     };
     let available = target.as_ref().map(|target| target.available);
     let plan = plan(&model, &options, available).map_err(|e| anyhow!(e))?;

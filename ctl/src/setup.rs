@@ -21,13 +21,13 @@ use crate::synth::outline;
 use crate::synth::shape::{FAMILY, Shape};
 use crate::text;
 
-/// A public file of each size: where 4 bits a weight are the usual choice, with the draft head where there is one.
+/// A public file of each size, with the draft head, which other conversions leave out; about 4 bits a weight, the usual choice.
 const FILES: [(&str, &str, &str); 5] = [
     ("27B", "unsloth/Qwen3.6-27B-MTP-GGUF", "Qwen3.6-27B-Q4_K_M.gguf"),
-    ("9B", "unsloth/Qwen3.5-9B-GGUF", "Qwen3.5-9B-Q4_K_M.gguf"),
-    ("4B", "unsloth/Qwen3.5-4B-GGUF", "Qwen3.5-4B-Q4_K_M.gguf"),
-    ("2B", "unsloth/Qwen3.5-2B-GGUF", "Qwen3.5-2B-Q4_K_M.gguf"),
-    ("0.8B", "unsloth/Qwen3.5-0.8B-GGUF", "Qwen3.5-0.8B-Q4_K_M.gguf"),
+    ("9B", "unsloth/Qwen3.5-9B-MTP-GGUF", "Qwen3.5-9B-Q4_K_M.gguf"),
+    ("4B", "unsloth/Qwen3.5-4B-MTP-GGUF", "Qwen3.5-4B-Q4_K_M.gguf"),
+    ("2B", "unsloth/Qwen3.5-2B-MTP-GGUF", "Qwen3.5-2B-Q4_K_M.gguf"),
+    ("0.8B", "unsloth/Qwen3.5-0.8B-MTP-GGUF", "Qwen3.5-0.8B-Q4_K_M.gguf"),
 ];
 
 /// Tokens of the pool that one coding agent needs at least to be of use.
@@ -186,6 +186,7 @@ fn choose(shape: &Shape, machine: &Machine) -> Result<Choice, Failure> {
             embedding: Embedding::Auto,
             context: if machine.card.is_some() { CONTEXT_ESTIMATE } else { 0 },
             reserve: machine.reserve,
+            host_cache: 0,
         };
         let plan = plan(&model, &options, machine.memory).map_err(|error| anyhow!(error))?;
         choice.weights = plan.parts.first().map_or(0, |part| part.bytes);

@@ -87,7 +87,15 @@ fn a_plan_fits_or_says_what_would() {
     let output = openjetctl(&["plan", TINY, "--agents", "2", "--ctx", "4096", "--card", "3090"]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     let table = stdout(&output);
-    for part in ["weights  ", "key-value pool  ", "CUDA context  ", "left  ", "largest pool  ", "snapshots  "] {
+    for part in [
+        "weights  ",
+        "key-value pool  ",
+        "CUDA context  ",
+        "left  ",
+        "largest pool  ",
+        "snapshots  ",
+        "conversations  ",
+    ] {
         assert!(table.contains(&format!("\n  {part}")), "{part} is not in\n{table}");
     }
     assert!(stdout(&openjetctl(&["plan", TINY])).contains("It fits on: 3060, "));
@@ -103,11 +111,20 @@ fn a_plan_fits_or_says_what_would() {
     assert_eq!(code(&output), 1);
     assert!(!stderr(&output).is_empty());
 
-    let output = openjetctl(&["--json", "plan", TINY, "--ctx", "6400", "--gpu-memory", "24"]);
+    let output = openjetctl(&["--json", "plan", TINY, "--ctx", "6400", "--gpu-memory", "24", "--host-cache", "300"]);
     let plan: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&plan["fits"], plan["pages"].as_u64()), (&true.into(), Some(100)));
     let parts = plan["parts"].as_array().unwrap();
     assert_eq!(parts.iter().map(|part| part["bytes"].as_u64().unwrap()).sum::<u64>(), plan["total"]);
+    let host = |plan: &serde_json::Value, name: &str| {
+        let parts = plan["host"].as_array().unwrap();
+        parts.iter().find(|part| part["name"] == name).unwrap()["bytes"].as_u64().unwrap()
+    };
+    assert_eq!((host(&plan, "snapshots"), host(&plan, "conversations")), (300 << 20, 300 << 20));
+    // Without the option it is what the daemon would take here.
+    let output = openjetctl(&["--json", "plan", TINY]);
+    let here = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(host(&here, "conversations"), openjet_engine::memory::host_cache() as u64);
     // The advice holds: what is said to be the largest pool fits, one page more does not.
     let largest = plan["largest_pool"].as_u64().unwrap();
     for (pool, expected) in [(largest, 0), (largest + 64, 1)] {
@@ -243,12 +260,14 @@ fn conversations_are_listed_and_forgotten() {
         assert_eq!((code(&output), stdout(&output).as_str()), (0, "2 conversations forgotten\n"));
         assert_eq!(daemon.join().unwrap(), ("post /v1/forget http/1.1".into(), sent.into()));
     }
-    std::fs::remove_file(&socket).unwrap();
-    let daemon = answer(&socket, "200 OK", &Forgotten { count: 0 });
-    let output = run(&["forget", "nobody"]);
-    daemon.join().unwrap();
-    assert_eq!(code(&output), 1);
-    assert!(stderr(&output).contains("no conversation nobody"), "{}", stderr(&output));
+    for (args, printed) in [(&["forget", "nobody"][..], ""), (&["--json", "forget", "nobody"], "{\"count\":0}\n")] {
+        std::fs::remove_file(&socket).unwrap();
+        let daemon = answer(&socket, "200 OK", &Forgotten { count: 0 });
+        let output = run(args);
+        daemon.join().unwrap();
+        assert_eq!((code(&output), stdout(&output).as_str()), (1, printed));
+        assert!(stderr(&output).contains("no conversation nobody"), "{}", stderr(&output));
+    }
     assert_eq!(code(&run(&["forget", "x", "--all"])), 2);
 }
 
@@ -280,7 +299,7 @@ fn setup_says_which_model_fits_a_card() {
     // What is too large is said to be.
     let small = stdout(&openjetctl(&["setup", "--card", "3060"]));
     assert!(small.lines().any(|line| line.trim_start().starts_with("27B") && line.contains("does not fit")), "{small}");
-    assert!(small.contains("openjetctl pull unsloth/Qwen3.5-9B-GGUF:"), "{small}");
+    assert!(small.contains("openjetctl pull unsloth/Qwen3.5-9B-MTP-GGUF:"), "{small}");
     // Whatever this machine has, there is an answer.
     let here = openjetctl(&["setup"]);
     assert!(stdout(&here).contains("the CPU") || stdout(&here).contains("CUDA"), "{}", stdout(&here));

@@ -14,7 +14,6 @@ pub mod journal;
 pub mod kept;
 pub mod load;
 pub mod log;
-mod memory;
 pub mod metrics;
 pub mod models;
 pub mod page;

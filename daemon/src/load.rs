@@ -196,7 +196,7 @@ impl Prepared {
         let Checked { file, model, tokenizer, template, pool, began, gpu, .. } = checked;
         let facts = &model.config;
         let device = backend.describe();
-        let host_cache = config.host_cache_mib.map_or_else(crate::memory::host_cache, |mib| mib << 20);
+        let host_cache = config.host_cache();
         let engine_config = EngineConfig {
             agents: config.agents,
             draft: config.draft,

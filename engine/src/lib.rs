@@ -10,6 +10,7 @@ pub mod drafts;
 pub mod engine;
 pub mod gguf;
 pub mod inspect;
+pub mod memory;
 pub mod model;
 pub mod quant;
 pub mod request;

@@ -53,13 +53,21 @@ pub struct PlanOptions {
     pub context: usize,
     /// Bytes that are to stay free, for a display for example.
     pub reserve: usize,
+    /// Most bytes of host memory for states of prompts, and as many again for conversations without a slot.
+    pub host_cache: usize,
 }
 
 impl PlanOptions {
-    /// Everything on the GPU, nothing left alone.
+    /// Everything on the GPU, nothing left alone, the host's memory of no interest.
     #[must_use]
     pub fn new(backend: BackendOptions) -> Self {
-        Self { backend, embedding: Embedding::Gpu, context: CONTEXT_ESTIMATE, reserve: 0 }
+        Self {
+            backend,
+            embedding: Embedding::Gpu,
+            context: CONTEXT_ESTIMATE,
+            reserve: 0,
+            host_cache: DEFAULT_HOST_CACHE,
+        }
     }
 }
 
@@ -164,7 +172,8 @@ fn one(shape: Shape, options: &PlanOptions, weights: Extents, host_embedding: bo
     let host = [
         ("embedding table", weights.host, "pinned; the GPU reads rows of it"),
         ("staging", STAGING, "pinned, while the weights are loaded"),
-        ("snapshots", 2 * DEFAULT_HOST_CACHE, "at most: states of prompts that were read, idle conversations"),
+        ("snapshots", options.host_cache, "at most: states of prompts that were read"),
+        ("conversations", options.host_cache, "at most: those that gave up their slot"),
     ];
     let host = host.into_iter().filter(|entry| entry.1 > 0);
     let host = host.map(|(name, bytes, detail)| Part { name, bytes, detail: detail.into() }).collect();

@@ -189,6 +189,12 @@ impl Config {
         Duration::from_secs(self.gpu_wait_s.unwrap_or(if under_systemd { 60 } else { 0 }))
     }
 
+    /// Bytes of host memory for conversations without a slot, and as many again for states of prompts.
+    #[must_use]
+    pub fn host_cache(&self) -> usize {
+        self.host_cache_mib.map_or_else(openjet_engine::memory::host_cache, |mib| mib << 20)
+    }
+
     /// Whether status may show what agents write.
     #[must_use]
     pub fn shows_text(&self) -> bool {

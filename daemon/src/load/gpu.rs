@@ -34,7 +34,8 @@ pub(super) fn plan_on(
     let context = device.context_bytes().unwrap_or(CONTEXT_ESTIMATE);
     let display = if device.shows_display() { DISPLAY_RESERVE } else { 0 };
     let reserve = config.gpu_reserve_mib.map_or(display, |mib| (mib as usize) << 20);
-    let options = PlanOptions { backend, embedding: config.embedding, context, reserve };
+    let options =
+        PlanOptions { backend, embedding: config.embedding, context, reserve, host_cache: config.host_cache() };
     let available = device.free_bytes()? + context + freed;
     let plan = plan(model, &options, Some(available)).map_err(|e| anyhow!(e))?;
     if plan.fits == Some(false) {

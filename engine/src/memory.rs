@@ -9,7 +9,8 @@ const SHARE: u64 = 8;
 const MOST: u64 = 64 << 30;
 
 /// Bytes for each of the two where nothing is set: an eighth of the memory; 1 GiB where it is not known how much there is.
-pub(crate) fn host_cache() -> usize {
+#[must_use]
+pub fn host_cache() -> usize {
     let kinds = ["/proc/meminfo", "/proc/self/cgroup"].map(|path| std::fs::read_to_string(path).unwrap_or_default());
     let group = Path::new("/sys/fs/cgroup");
     let limit = usable(
@@ -19,7 +20,7 @@ pub(crate) fn host_cache() -> usize {
             std::fs::read_to_string(path).ok()
         }),
     );
-    limit.map_or(openjet_engine::engine::DEFAULT_HOST_CACHE, |bytes| (bytes / SHARE).min(MOST) as usize)
+    limit.map_or(crate::engine::DEFAULT_HOST_CACHE, |bytes| (bytes / SHARE).min(MOST) as usize)
 }
 
 /// The machine's memory, or what the control group may use of it.
