@@ -31,6 +31,8 @@ struct Manners {
     sends_more: usize,
     /// Starts a range elsewhere than asked.
     shifts: usize,
+    /// Says that the file has so many bytes, and so does the hub's list.
+    announces: Option<u64>,
 }
 
 /// A hub with one repository; counts requests for its file.
@@ -97,9 +99,10 @@ fn serve(mut stream: TcpStream, manners: &Manners, file: &[u8], count: &AtomicUs
     };
     match path.as_str() {
         "/api/models/someone/models/tree/main?recursive=true" => {
+            let size = manners.announces.unwrap_or(file.len() as u64);
             let list = json!([
                 {"type": "file", "path": "README.md", "size": 3},
-                {"type": "file", "path": "tiny.gguf", "size": file.len(), "lfs": {"oid": sum, "size": file.len()}},
+                {"type": "file", "path": "tiny.gguf", "size": size, "lfs": {"oid": sum, "size": size}},
             ])
             .to_string();
             respond("200 OK", "", list.len(), list.as_bytes())
@@ -113,7 +116,7 @@ fn serve(mut stream: TcpStream, manners: &Manners, file: &[u8], count: &AtomicUs
             if manners.wrong {
                 content[1000] ^= 1;
             }
-            let total = content.len() + manners.lies_by;
+            let total = manners.announces.map_or(content.len() + manners.lies_by, |bytes| bytes as usize);
             let (start, end) = match range.filter(|_| !manners.no_ranges) {
                 Some((start, end)) => (start, end.map_or(total, |end| end + 1)),
                 None => (0, total),
@@ -229,6 +232,20 @@ fn lies_about_lengths_are_seen() {
         assert!(said(&output).contains(words), "{words}: {}", said(&output));
         assert!(!folder.path().join("tiny.gguf").exists());
     }
+}
+
+#[test]
+fn a_file_that_the_disk_has_no_room_for_is_not_begun() {
+    let folder = tempfile::tempdir().unwrap();
+    let hub = Hub::start(Manners { announces: Some(1 << 50), ..Manners::default() });
+    let output = hub.get(folder.path());
+    assert_eq!(output.status.code(), Some(1));
+    for words in [" free, but 1024.0 TiB are to come", "choose another folder with --dir"] {
+        assert!(said(&output).contains(words), "{words}: {}", said(&output));
+    }
+    // One look at the server, and nothing is left behind.
+    assert_eq!(hub.asked.load(Ordering::SeqCst), 1);
+    assert!(names(folder.path()).is_empty(), "{:?}", names(folder.path()));
 }
 
 #[test]

@@ -43,7 +43,12 @@ pub(crate) fn run(args: &PullArgs, json: bool, out: &mut Vec<u8>) -> Result<(), 
     check_folder(folder)?;
     let part = folder.join(format!("{}.part", source.name));
     let mut transfer = Transfer::begin(&source, &part)?;
-    check_space(folder, transfer.missing())?;
+    if let Err(error) = check_space(folder, transfer.missing()) {
+        if transfer.has_nothing() {
+            discard(&part);
+        }
+        return Err(error.into());
+    }
     transfer.run()?;
     let sum = transfer.finish()?;
     if let Some(expected) = source.sha256.as_deref().filter(|expected| !expected.eq_ignore_ascii_case(&sum)) {

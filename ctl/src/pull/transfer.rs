@@ -97,6 +97,11 @@ impl<'a> Transfer<'a> {
         self.size.unwrap_or_default().saturating_sub(self.have)
     }
 
+    /// Whether nothing has come yet.
+    pub(super) fn has_nothing(&self) -> bool {
+        self.have == 0
+    }
+
     /// Fetches what is missing.
     pub(super) fn run(&mut self) -> anyhow::Result<()> {
         let mut idle = 0;
