@@ -120,6 +120,23 @@ def test_the_doctor_finds_nothing_bad_in_what_works(server):
         assert findings[what]["state"] == "good", findings
 
 
+def test_top_prints_objects_for_programs(server):
+    one = openjetctl(server, "--json", "top", "--once")
+    assert one.returncode == 0 and one.stdout.count("\n") == 1, one.stderr
+    assert json.loads(one.stdout)["engine"]["agents"][0]["id"] == 0
+    refused = openjetctl(server, "top", "--once")
+    assert refused.returncode == 1 and "--json" in refused.stderr
+    words = [os.environ["OPENJETCTL"], "--socket", server.control, "--json", "top", "--run", "1"]
+    top = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    looks = []
+    while len(looks) < 200 and not any(agent["state"] == "decode" for look in looks for agent in look["engine"]["agents"]):
+        looks.append(json.loads(top.stdout.readline()))
+    assert len(looks) < 200 and looks[-1]["run"][0].startswith("agent 0:"), looks[-1]
+    # A reader that leaves ends it.
+    top.stdout.close()
+    assert top.wait(20) == 0
+
+
 def test_top_shows_agents_at_work_in_a_terminal(server):
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))

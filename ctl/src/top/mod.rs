@@ -1,6 +1,7 @@
 //! `openjetctl top`: the daemon and its agents in a terminal, several times a second.
 
 mod history;
+mod lines;
 mod view;
 mod work;
 
@@ -23,11 +24,14 @@ const PERIOD: Duration = Duration::from_millis(250);
 
 pub(crate) fn run(client: &Client, args: &TopArgs, json: bool) -> Result<(), Failure> {
     let first: DaemonStatus = client.get("/v1/status")?;
-    if json || !std::io::stdout().is_terminal() {
-        return Err(anyhow!("top needs a terminal; `openjetctl --json status` prints the same for programs").into());
+    if !json && (args.once || !std::io::stdout().is_terminal()) {
+        return Err(anyhow!("top needs a terminal; with --json it prints an object a line for programs").into());
+    }
+    let work = args.run.map(|agents| Work::start(agents as usize, &first.listen)).transpose()?;
+    if json {
+        return lines::print(client, first, args.once, work.as_ref());
     }
     let colours = !args.no_color && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let work = args.run.map(|agents| Work::start(agents as usize, &first.listen)).transpose()?;
     let mut terminal = ratatui::try_init().context("the terminal can't be used")?;
     let shown = show(client, first, &mut terminal, Look { colours }, work.as_ref());
     ratatui::restore();
