@@ -116,9 +116,10 @@ pub struct Usage {
 /// Why a request was refused or failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum RequestError {
-    /// The prompt does not fit.
+    /// The prompt does not fit. Clients know it by the first words.
     #[error(
-        "the prompt has {prompt_tokens} tokens and needs room for {max_tokens} more, but the context of an agent holds {context}"
+        "this model's maximum context length is {context} tokens for one agent, but the prompt has {prompt_tokens} and needs room \
+         for {max_tokens} more"
     )]
     ContextOverflow {
         /// Tokens of the prompt.

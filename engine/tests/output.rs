@@ -1,11 +1,13 @@
 //! The parser of what a model writes: every way of cutting sample outputs, and text that makes no sense.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
+use std::sync::LazyLock;
+
 use openjet_engine::text::{CallCounts, OutputEvent as Event, OutputParser, ToolSchemas};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-fn schemas() -> ToolSchemas {
+static SCHEMAS: LazyLock<ToolSchemas> = LazyLock::new(|| {
     ToolSchemas::new(&[
         json!({"type": "function", "function": {"name": "read", "parameters": {"type": "object", "properties": {
             "path": {"type": "string"},
@@ -18,11 +20,11 @@ fn schemas() -> ToolSchemas {
             "si": {"type": ["string", "integer"]},
         }}}}),
     ])
-}
+});
 
 /// What the parser says to a text that comes in these pieces, neighbouring events of a kind joined.
 fn parse<'a>(in_thinking: bool, pieces: impl IntoIterator<Item = &'a str>) -> (Vec<Event>, CallCounts) {
-    let mut parser = OutputParser::new(in_thinking, schemas(), true);
+    let mut parser = OutputParser::new(in_thinking, SCHEMAS.clone(), true);
     let mut events: Vec<Event> = Vec::new();
     for piece in pieces {
         events.extend(parser.push(piece));
@@ -166,6 +168,65 @@ fn outputs_are_taken_apart_however_they_are_cut() {
     }
 }
 
+/// What an output comes down to.
+#[derive(Debug, Default, PartialEq, serde::Deserialize)]
+struct Outcome {
+    #[serde(skip_deserializing)]
+    open: Option<(String, String)>,
+    reasoning: String,
+    content: String,
+    /// Names, and arguments as they are written.
+    calls: Vec<(String, String)>,
+    broken: usize,
+}
+
+impl Outcome {
+    fn of<'a>(thinking: bool, pieces: impl IntoIterator<Item = &'a str>) -> Self {
+        let (events, counts) = parse(thinking, pieces);
+        let mut out = Self { broken: counts.broken, ..Self::default() };
+        for event in events {
+            match event {
+                Event::Reasoning(text) => out.reasoning += &text,
+                Event::Content(text) => out.content += &text,
+                Event::ToolCallStart { name, .. } => out.open = Some((name, String::new())),
+                Event::ToolCallArguments { fragment, .. } => out.open.as_mut().unwrap().1 += &fragment,
+                Event::ToolCallEnd { .. } => out.calls.push(out.open.take().unwrap()),
+                Event::ToolCallBroken { .. } => out.open = None,
+            }
+        }
+        assert_eq!(out.calls.len(), counts.whole);
+        out
+    }
+}
+
+/// More outputs, each with what it comes down to, in a file: `thinking` is whether it starts there.
+#[test]
+fn outputs_of_all_kinds_come_down_to_the_same_however_they_are_cut() {
+    #[derive(serde::Deserialize)]
+    struct Written {
+        about: String,
+        thinking: bool,
+        text: String,
+        #[serde(flatten)]
+        outcome: Outcome,
+    }
+    let written: Vec<Written> = serde_json::from_str(include_str!("fixtures/outputs.json")).unwrap();
+    assert!(written.len() + samples().len() >= 50);
+    for Written { about, thinking, text, outcome } in written {
+        assert_eq!(Outcome::of(thinking, [text.as_str()]), outcome, "{about}");
+        for (_, arguments) in &outcome.calls {
+            assert!(serde_json::from_str::<Value>(arguments).unwrap().is_object(), "{about}");
+        }
+        let cuts: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
+        for (i, &a) in cuts.iter().enumerate() {
+            for &b in &cuts[i..] {
+                let pieces = [&text[..a], &text[a..b], &text[b..]];
+                assert_eq!(Outcome::of(thinking, pieces), outcome, "{about}: {pieces:?}");
+            }
+        }
+    }
+}
+
 /// vllm issue 39056: a call before the end of the thinking was lost.
 #[test]
 fn vllm_39056_a_call_within_the_thinking_is_a_call() {
@@ -200,7 +261,7 @@ fn llama_cpp_20260_text_before_a_call_changes_nothing() {
 
 #[test]
 fn text_arguments_are_streamed() {
-    let mut parser = OutputParser::new(false, schemas(), true);
+    let mut parser = OutputParser::new(false, SCHEMAS.clone(), true);
     parser.push("<tool_call>\n<function=read>\n<parameter=path>\n");
     for word in ["one ", "two\n", "three "] {
         let events = parser.push(word);

@@ -3,10 +3,12 @@
 OPENJET_AGENTS names the folder with those for Node, OPENJET_AIDER the one with aider's program.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -138,13 +140,13 @@ def start(name, run, prompt, timeout=300):
     bins = [os.environ["OPENJET_AIDER"], os.path.join(os.environ["OPENJET_AGENTS"], "node_modules", ".bin")]
     clean = {key: value for key, value in os.environ.items() if key in ("PATH", "LANG", "LC_ALL", "TMPDIR")}
     clean |= {"HOME": str(run.home), "PATH": os.pathsep.join([*bins, clean["PATH"]]), "TERM": "dumb"}
-    return subprocess.run(
-        words,
-        cwd=run.work,
-        env=clean | environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-    )
-
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    # A session of its own: what it starts must end with it.
+    process = subprocess.Popen(words, cwd=run.work, env=clean | environment, start_new_session=True, **streams)
+    try:
+        out, err = process.communicate(timeout=timeout)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return subprocess.CompletedProcess(words, process.returncode, out, err)

@@ -1,7 +1,7 @@
 //! Clients that leave, are slow, or are many.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -143,26 +143,46 @@ fn unread(stream: &mut TcpStream, requests: usize) {
     stream.write_all("GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n".repeat(requests).as_bytes()).unwrap();
 }
 
+/// The longest that one of a hundred clients waited, each with a connection of its own.
+fn longest_wait(address: SocketAddr) -> Duration {
+    let ask = || {
+        let started = Instant::now();
+        assert_eq!(get(address, "/health").status, 200);
+        started.elapsed()
+    };
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..100).map(|_| scope.spawn(ask)).collect();
+        clients.into_iter().map(|client| client.join().unwrap()).max().unwrap()
+    })
+}
+
 #[test]
-fn many_slow_clients_do_not_slow_the_rest() {
+fn of_1000_clients_900_slow_ones_do_not_slow_the_rest() {
+    // Both ends of each connection are in this process.
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let raised = rustix::process::Rlimit { current: limit.maximum.or(Some(65_536)), ..limit };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let server = start(openjetd::config::Config { header_timeout_s: 30, body_timeout_s: 30, ..config(folder.path()) });
-    let slow: Vec<_> = (0..300)
+    let server = start(openjetd::config::Config { header_timeout_s: 60, body_timeout_s: 60, ..config(folder.path()) });
+    let text = || post(server.address, "/v1/completions", &json!({"prompt": "def", "max_tokens": 8, "temperature": 0}));
+    let alone = (longest_wait(server.address), text().json()["choices"].clone());
+    let slow: Vec<_> = (0..900)
         .map(|i| {
             let mut stream = connect(server.address);
-            let part: &[u8] = match i % 3 {
-                0 => b"",
-                1 => b"GET /hea",
-                _ => b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{",
-            };
-            stream.write_all(part).unwrap();
+            match i % 45 {
+                44 => unread(&mut stream, 1200),
+                30.. => stream
+                    .write_all(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{")
+                    .unwrap(),
+                15.. => stream.write_all(b"GET /hea").unwrap(),
+                _ => {}
+            }
             stream
         })
         .collect();
-    let started = Instant::now();
-    for _ in 0..20 {
-        assert_eq!(get(server.address, "/health").status, 200);
-    }
-    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    let among = (longest_wait(server.address), text().json()["choices"].clone());
+    eprintln!("the longest wait: {:?} alone, {:?} among 900 slow clients", alone.0, among.0);
+    assert!(among.0 < alone.0 * 5 + Duration::from_secs(1), "{:?} alone, {:?} among slow clients", alone.0, among.0);
+    assert_eq!(among.1, alone.1);
     drop(slow);
 }
