@@ -9,7 +9,7 @@ const edit = {
   input_schema: { type: "object", properties: { line: { type: "integer", minimum: 1, maximum: 99 } }, required: ["line"] },
 };
 const stream = client.messages.stream({
-  model: "any", messages, max_tokens: 300, thinking: { type: "enabled", budget_tokens: 1024 },
+  model: "any", messages, temperature: 0, max_tokens: 300, thinking: { type: "enabled", budget_tokens: 1024 },
   tools: [edit], tool_choice: { type: "any", disable_parallel_tool_use: true },
 });
 const message = await stream.finalMessage();

@@ -18,7 +18,7 @@ for await (const chunk of await client.chat.completions.create({ model: "any", m
 assert.ok(text.startsWith(whole.choices[0].message.reasoning_content.slice(0, 10)));
 
 const forced = await client.chat.completions.create({
-  model: "any", messages, max_tokens: 200, parallel_tool_calls: false,
+  model: "any", messages, temperature: 0, max_tokens: 200, parallel_tool_calls: false,
   tools: [{ type: "function", function: { name: "edit", parameters } }], tool_choice: "required",
 });
 const call = forced.choices[0].message.tool_calls[0];
@@ -26,7 +26,7 @@ assert.equal(call.function.name, "edit");
 assert.ok(JSON.parse(call.function.arguments).line >= 1);
 
 const stream = client.responses.stream({
-  model: "any", input: "Edit.", max_output_tokens: 200, parallel_tool_calls: false,
+  model: "any", input: "Edit.", temperature: 0, max_output_tokens: 200, parallel_tool_calls: false,
   tools: [{ type: "function", name: "edit", parameters, strict: false }], tool_choice: "required",
 });
 const response = await stream.finalResponse();

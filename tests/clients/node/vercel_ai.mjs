@@ -15,10 +15,11 @@ const edit = tool({
     return `line ${line} is done`;
   },
 });
-const forced = await generateText({ model, prompt: "Edit.", tools: { edit }, toolChoice: "required", maxOutputTokens: 300, maxRetries: 0 });
+const options = { model, temperature: 0, maxRetries: 0 };
+const forced = await generateText({ ...options, prompt: "Edit.", tools: { edit }, toolChoice: "required", maxOutputTokens: 300 });
 assert.ok(executed >= 1);
 assert.equal(forced.toolResults[0].toolName, "edit");
-const stream = streamText({ model, prompt: "Write a Python function that adds two numbers.", maxOutputTokens: 60, temperature: 0, maxRetries: 0 });
+const stream = streamText({ ...options, prompt: "Write a Python function that adds two numbers.", maxOutputTokens: 60 });
 let parts = 0;
 for await (const part of stream.fullStream) {
   assert.notEqual(part.type, "error", JSON.stringify(part));
