@@ -244,7 +244,8 @@ fn in_range<T: PartialOrd + Display>(path: &str, value: T, range: &RangeInclusiv
     if range.contains(&value) {
         return Ok(value);
     }
-    let message = format!("`{path}` is {value}, but must be {} to {}", range.start(), range.end());
+    let wanted = if range.start() == range.end() { String::new() } else { format!("{} to ", range.start()) };
+    let message = format!("`{path}` is {value}, but must be {wanted}{}", range.end());
     Err(ApiError::param(path, message).with_code("invalid_value"))
 }
 

@@ -87,8 +87,8 @@ pub fn parse(body: Value, defaults: SamplingDefaults, store: &ResponseStore) -> 
     generate.model = fields.string("model")?;
     generate.stream = fields.boolean("stream")?.unwrap_or(false);
     sampling::core(&mut fields, &mut generate.params)?;
-    echo.insert("temperature".to_owned(), json!(generate.params.temperature));
-    echo.insert("top_p".to_owned(), json!(generate.params.top_p));
+    echo.insert("temperature".to_owned(), decimal(generate.params.temperature));
+    echo.insert("top_p".to_owned(), decimal(generate.params.top_p));
     let instructions = fields.string("instructions")?;
     let keep = fields.boolean("store")?.unwrap_or(true);
     let mut turns = previous(&mut fields, store)?;
@@ -140,6 +140,11 @@ fn echo(fields: &Fields) -> Map<String, Value> {
         or("tools", json!([])),
         or("truncation", json!("disabled")),
     ])
+}
+
+/// A number as a client writes it: 0.9, not the 0.8999999761581421 that its 32 bits stand for.
+fn decimal(value: f32) -> Value {
+    json!(value.to_string().parse::<f64>().unwrap_or_else(|_| value.into()))
 }
 
 fn previous(fields: &mut Fields, store: &ResponseStore) -> Result<History, ApiError> {
@@ -226,6 +231,12 @@ mod tests {
         let asked = parse_with(json!({"instructions": "a", "input": [developer, {"role": "user", "content": "c"}]}));
         let expected = json!([{"role": "system", "content": "a\n\nb"}, {"role": "user", "content": "c"}]);
         assert_eq!(Value::Array(asked.unwrap().conversation.chat.messages), expected);
+    }
+
+    #[test]
+    fn numbers_come_back_as_they_were_sent() {
+        let echo = parse_with(json!({"temperature": 0.7, "top_p": 0.9})).unwrap().about.echo;
+        assert_eq!((&echo["temperature"], &echo["top_p"]), (&json!(0.7), &json!(0.9)));
     }
 
     #[test]
