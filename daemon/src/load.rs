@@ -226,7 +226,7 @@ impl Prepared {
             memory,
             card: gpu.and_then(|gpu| gpu.card).map(|info| Card::watch(&info)),
             context,
-            defaults: sampling_defaults(&file)?,
+            defaults: sampling_defaults(&file, config)?,
             loaded_at: now(),
             gpu_bytes,
             requests: Counter::default(),
@@ -255,10 +255,11 @@ pub fn shipped() -> anyhow::Result<GgufFile> {
     Ok(GgufFile::from_bytes(SHIPPED_NAME, SHIPPED)?)
 }
 
-/// The file's own hints where it has them, else what the family's makers publish.
-fn sampling_defaults(file: &GgufFile) -> anyhow::Result<SamplingDefaults> {
+/// The settings, else the file's own hints where it has them, else what the family's makers publish.
+fn sampling_defaults(file: &GgufFile, config: &Config) -> anyhow::Result<SamplingDefaults> {
     let family = SamplingDefaults::FAMILY;
-    let temperature = file.get_opt::<f32>("general.sampling.temp")?;
+    let hint = file.get_opt::<f32>("general.sampling.temp")?;
+    let temperature = config.temperature.map(|t| t as f32).or(hint);
     let top_p = file.get_opt::<f32>("general.sampling.top_p")?;
     let top_k = file.get_opt::<i64>("general.sampling.top_k")?;
     Ok(SamplingDefaults {

@@ -176,6 +176,9 @@ impl Config {
         if let Some(budget) = config.thinking_budget {
             within("thinking_budget", budget as u64, 0, u64::from(u32::MAX))?;
         }
+        if let Some(temperature) = config.temperature.filter(|t| !(0.0..=2.0).contains(t)) {
+            return Err(("temperature", format!("`temperature` is {temperature}, but must be 0 to 2")));
+        }
         if let Some(ctx) = config.ctx {
             within("ctx", ctx as u64, 64, 1 << 26)?;
         }
@@ -314,6 +317,7 @@ mod tests {
                 "api_keys",
                 "admin_key",
                 "state_dir",
+                "temperature",
                 "thinking_budget",
                 "show_text",
             ];

@@ -102,6 +102,8 @@ pub struct Config {
     pub strict_calls: bool,
     /// What a request that leaves it to the model means where the user speaks last: "auto", "required" or a tool's name.
     pub tool_choice: String,
+    /// Softmax temperature for requests that don't say; without it what the model's file says, else the family's.
+    pub temperature: Option<f64>,
     /// Most tokens of thinking for requests that don't say; without it as many as the model likes.
     pub thinking_budget: Option<usize>,
     /// Largest request body, in MiB.
@@ -155,6 +157,7 @@ impl Default for Config {
             strict_model: false,
             strict_calls: false,
             tool_choice: "auto".to_owned(),
+            temperature: None,
             thinking_budget: None,
             body_limit_mib: 32,
             header_timeout_s: 15,

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::client::{Events, Response, get, post};
-use crate::server::shared;
+use crate::server::{config, shared, start};
 
 const PATH: &str = "/v1/chat/completions";
 
@@ -299,4 +299,16 @@ fn cached_tokens_are_the_same_whatever_ends_the_answer() {
     let expected = cached(&base, "length");
     assert!(expected > 64);
     assert_eq!(cached(&with(base, json!({"stop": ["e", "a", "o", " "]})), "stop"), expected);
+}
+
+/// Coding agents seldom say it; so their runs can be repeated.
+#[test]
+fn a_setting_is_the_temperature_of_requests_that_say_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = start(openjetd::config::Config { temperature: Some(0.0), ..config(folder.path()) });
+    let greedy = question("Write a function that adds two numbers.");
+    let said = |body: &Value| post(server.address, PATH, body).json()["choices"][0].clone();
+    let silent = json!({"messages": greedy["messages"], "max_tokens": 40});
+    assert_eq!(said(&silent), said(&greedy));
+    assert_ne!(said(&with(silent, json!({"temperature": 2, "seed": 1}))), said(&greedy));
 }
