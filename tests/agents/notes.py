@@ -1,5 +1,5 @@
 """A server of the Model Context Protocol, over standard input and output, with one tool. What it is called with goes as a
-line of JSON into the file that NOTES names, so that tests see whether a call was executed and how."""
+line of JSON into the file that NOTES names, so that tests see whether a call was executed and how. Its result is in RESULT."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def answer(method, params):
     if method == "tools/call":
         with open(os.environ["NOTES"], "a", encoding="utf-8") as notes:
             notes.write(json.dumps(params["arguments"]) + "\n")
-        return {"content": [{"type": "text", "text": "It is noted."}]}
+        return {"content": [{"type": "text", "text": os.environ["RESULT"]}]}
     return {}
 
 

@@ -14,6 +14,9 @@ import sys
 
 SYSTEM = "You are a coding agent."
 
+# What the shipped model answers with a few lines of code, where it goes on and on after much else.
+TASK = "Write a Python function `add` that does this: Return the sum of two numbers."
+
 
 @dataclasses.dataclass
 class Run:
@@ -34,7 +37,7 @@ class Run:
     def mcp(self):
         """The server with the tool `note`, as most agents are told of it."""
         script = str(pathlib.Path(__file__).with_name("notes.py"))
-        return {"command": sys.executable, "args": [script], "env": {"NOTES": str(self.notes)}}
+        return {"command": sys.executable, "args": [script], "env": {"NOTES": str(self.notes), "RESULT": TASK}}
 
     def noted(self):
         """What the tool was called with."""
@@ -72,7 +75,7 @@ def codex(run, prompt):
             settings[f"features.{feature}"] = False
         server = run.mcp()
         settings |= {f"mcp_servers.notes.{key}": server[key] for key in ("command", "args")}
-        settings["mcp_servers.notes.env.NOTES"] = server["env"]["NOTES"]
+        settings |= {f"mcp_servers.notes.env.{key}": value for key, value in server["env"].items()}
         settings["mcp_servers.notes.default_tools_approval_mode"] = "approve"
     else:
         words += ["--sandbox", "workspace-write"]

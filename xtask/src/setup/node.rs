@@ -7,17 +7,18 @@ use std::path::PathBuf;
 
 /// The folder with the clients for Node that the tests use; `None` where there is no Node.
 pub(crate) fn install() -> Result<Option<PathBuf>> {
-    packages("node", "tests/clients/node", &[])
+    packages("node", "tests/clients/node", "ci", &[])
 }
 
 /// The folder with the command-line agents for Node; `None` where there is no Node.
 pub(crate) fn agents() -> Result<Option<PathBuf>> {
-    // These put their programs into place by themselves.
-    packages("agents", "tests/agents", &["opencode-ai", "@anthropic-ai/claude-code"])
+    // The list has the builds for one platform alone, which `ci` takes for a mistake. Two put their programs into place by
+    // themselves.
+    packages("agents", "tests/agents", "install", &["opencode-ai", "@anthropic-ai/claude-code"])
 }
 
-/// `.tools/NAME` with exactly the packages that `list` names, of which `own_scripts` may run theirs.
-fn packages(name: &str, list: &str, own_scripts: &[&str]) -> Result<Option<PathBuf>> {
+/// `.tools/NAME` with the packages that `list` names, put there by npm's command `how`; those of `own_scripts` may run theirs.
+fn packages(name: &str, list: &str, how: &str, own_scripts: &[&str]) -> Result<Option<PathBuf>> {
     if env::find("node").is_none() || env::find("npm").is_none() {
         return Ok(None);
     }
@@ -35,7 +36,7 @@ fn packages(name: &str, list: &str, own_scripts: &[&str]) -> Result<Option<PathB
     for file in ["package.json", lock] {
         fs::copy(from.join(file), folder.join(file)).with_context(|| format!("can't copy {list}/{file}"))?;
     }
-    sh::capture(sh::cmd("npm").args(["ci", "--no-audit", "--no-fund", "--ignore-scripts"]).current_dir(&folder))?;
+    sh::capture(sh::cmd("npm").args([how, "--no-audit", "--no-fund", "--ignore-scripts"]).current_dir(&folder))?;
     if !own_scripts.is_empty() {
         sh::capture(sh::cmd("npm").arg("rebuild").args(own_scripts).current_dir(&folder))?;
     }
