@@ -232,18 +232,25 @@ async fn engine_failed(app: &App) -> String {
     }
 }
 
+/// Connections that may wait to be accepted; the kernel's own limit may be less.
+const BACKLOG: i32 = 4096;
+
 async fn listen(config: &Config) -> anyhow::Result<TcpListener> {
     let wanted = &config.listen;
     let addresses: Vec<_> = tokio::net::lookup_host(wanted)
         .await
         .with_context(|| format!("--listen {wanted}: not an address and port, as in 127.0.0.1:18080"))?
         .collect();
-    TcpListener::bind(&addresses[..]).await.map_err(|error| match error.kind() {
+    let listener = TcpListener::bind(&addresses[..]).await.map_err(|error| match error.kind() {
         ErrorKind::AddrInUse => {
             anyhow::anyhow!("{wanted} is in use already; stop what listens there, or choose another port with --listen")
         }
         _ => anyhow::Error::new(error).context(format!("--listen {wanted} can't be listened on")),
-    })
+    })?;
+    // Of many clients that come at once, those that find no place in the queue would try again after a second.
+    rustix::net::listen(&listener, BACKLOG)
+        .with_context(|| format!("--listen {wanted} can't have a queue of {BACKLOG}"))?;
+    Ok(listener)
 }
 
 /// Refuses an address that other machines reach where no key is asked for, unless that is wanted.

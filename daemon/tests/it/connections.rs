@@ -182,7 +182,13 @@ fn of_1000_clients_900_slow_ones_do_not_slow_the_rest() {
         .collect();
     let among = (longest_wait(server.address), text().json()["choices"].clone());
     eprintln!("the longest wait: {:?} alone, {:?} among 900 slow clients", alone.0, among.0);
-    assert!(among.0 < alone.0 * 5 + Duration::from_secs(1), "{:?} alone, {:?} among slow clients", alone.0, among.0);
+    // A connection that found the queue full would have waited a second.
+    assert!(
+        among.0 < alone.0 * 5 + Duration::from_millis(500),
+        "{:?} alone, {:?} among slow clients",
+        alone.0,
+        among.0
+    );
     assert_eq!(among.1, alone.1);
     drop(slow);
 }
