@@ -8,8 +8,8 @@ from daemon import Daemon
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory):
-    """A daemon that runs for all tests and must end cleanly after them."""
-    daemon = Daemon(tmp_path_factory.mktemp("openjetd"))
+    """A daemon that runs for all tests and must end cleanly after them. What a request leaves open is not drawn."""
+    daemon = Daemon(tmp_path_factory.mktemp("openjetd"), OPENJET_TEMPERATURE="0")
     try:
         yield daemon.start()
         daemon.stop()

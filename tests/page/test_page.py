@@ -55,13 +55,8 @@ def test_an_answer_is_streamed_with_its_speed(page):
 
 def test_a_call_is_shown_and_takes_its_result(page):
     page.find_element(By.ID, "tools").click()
-    for _ in range(5):
-        page.find_element(By.XPATH, "//button[text()='Clear']").click()
-        ask(page, "Read the file main.py and say what it does.")
-        wait(page, lambda p: "tokens/s" in last_note(p))
-        # The model draws its words: it may just talk.
-        if page.find_elements(By.CSS_SELECTOR, ".turn .call"):
-            break
+    ask(page, "Read the file main.py and say what it does.")
+    wait(page, lambda p: "tokens/s" in last_note(p))
     name = text(page, ".turn .call strong")
     assert name and json.loads(text(page, ".turn .call pre"))
     assert text(page, "label[for=question]") == f"Result of {name}"
@@ -73,15 +68,12 @@ def test_a_call_is_shown_and_takes_its_result(page):
 
 
 def test_stop_ends_an_answer(page, server):
-    for _ in range(5):
-        ask(page, "Count from one to ten thousand.")
-        stop = page.find_element(By.XPATH, "//button[text()='Stop']")
-        wait(page, lambda _: stop.is_enabled())
-        stop.click()
-        wait(page, lambda p: last_note(p))
-        # The answer may have ended just before.
-        if last_note(page) == "stopped":
-            break
+    # The model's answer to this has no end.
+    ask(page, "Count from one to ten thousand.")
+    stop = page.find_element(By.XPATH, "//button[text()='Stop']")
+    wait(page, lambda _: stop.is_enabled())
+    stop.click()
+    wait(page, lambda p: last_note(p))
     assert last_note(page) == "stopped"
     wait(page, lambda _: all(agent["state"] == "idle" for agent in server.get("/slots")))
 
