@@ -11,11 +11,12 @@ use openjet_engine::step::{
 
 use crate::args::SlotState;
 use crate::compose::Programs;
-use crate::device::{Device, DeviceError};
+use crate::device::{Buffer, Device, DeviceError};
 use crate::memory::{Memory, SEGMENT_ROWS, Shape, Work};
 use crate::plan::{MemoryPlan, PlanOptions, plan};
 use crate::program::Program;
 use crate::table::{Part, StepResult, TableBuilder};
+use crate::transfer::Transfer;
 use crate::upload::Progress;
 use crate::weights::Weights;
 
@@ -30,6 +31,7 @@ pub struct CudaBackend {
     programs: Programs,
     table: TableBuilder,
     slots: Vec<SlotNotes>,
+    transfer: Transfer,
     // Last, so that it is freed last.
     _weights: Weights,
 }
@@ -83,7 +85,6 @@ impl CudaBackend {
         let programs = Programs::new(&device, &shape, &weights, &memory)?;
         let slots = vec![SlotNotes::default(); options.slots];
         Ok(Self {
-            device,
             model,
             options,
             shape,
@@ -91,6 +92,8 @@ impl CudaBackend {
             programs,
             table: TableBuilder::default(),
             slots,
+            transfer: Transfer::new(&device)?,
+            device,
             _weights: weights,
         })
     }
@@ -205,13 +208,6 @@ impl CudaBackend {
         Ok(self.memory.of(Work::SlotStates).write(slot * size_of::<SlotState>(), bytemuck::bytes_of(&state))?)
     }
 
-    /// The parts of a slot's saved state: of the recurrent state and then of the pending hidden state, offset and length.
-    fn state_parts(&self, slot: SlotId) -> impl Iterator<Item = (usize, usize)> + use<> {
-        let (layer, settled) = (self.shape.layout.floats() * 4, self.shape.layout.settled_floats() * 4);
-        let start = slot * self.shape.slot_floats() * 4;
-        (0..self.shape.delta_layers).map(move |i| (start + i * layer, settled))
-    }
-
     fn image_bytes(&self) -> usize {
         4 + (self.shape.delta_layers * self.shape.layout.settled_floats() + self.model.config.hidden) * 4
     }
@@ -219,7 +215,7 @@ impl CudaBackend {
     /// Turns a slot's recurrent state into NaN, as a fault would. Only for tests.
     #[cfg(has_host_device)]
     fn spoil(&self, slot: SlotId) -> Result<(), BackendError> {
-        for (offset, bytes) in self.state_parts(slot) {
+        for (offset, bytes) in state_parts(&self.shape, slot) {
             self.memory.state.write(offset, &[0xff].repeat(bytes))?;
         }
         Ok(())
@@ -229,6 +225,24 @@ impl CudaBackend {
         let bytes = self.model.config.hidden * 4;
         (slot * bytes, bytes)
     }
+}
+
+/// The parts of a slot's recurrent state that are saved: offset and length.
+fn state_parts(shape: &Shape, slot: SlotId) -> impl Iterator<Item = (usize, usize)> + use<> {
+    let (layer, settled) = (shape.layout.floats() * 4, shape.layout.settled_floats() * 4);
+    let start = slot * shape.slot_floats() * 4;
+    (0..shape.delta_layers).map(move |i| (start + i * layer, settled))
+}
+
+/// Of a slot's image: buffer, offset and length, in its order.
+fn image_parts<'a>(
+    memory: &'a Memory,
+    shape: &Shape,
+    slot: SlotId,
+) -> impl Iterator<Item = (&'a Buffer, usize, usize)> + use<'a> {
+    let hidden = shape.config.hidden * 4;
+    let state = state_parts(shape, slot).map(|(offset, bytes)| (&memory.state, offset, bytes));
+    state.chain([(memory.of(Work::PendingHidden), slot * hidden, hidden)])
 }
 
 /// A segment's outcome, from what the device reports for entry `n` of its table.
@@ -295,7 +309,7 @@ impl Backend for CudaBackend {
     }
 
     fn reset_slot(&mut self, slot: SlotId) -> Result<(), BackendError> {
-        for (offset, bytes) in self.state_parts(slot) {
+        for (offset, bytes) in state_parts(&self.shape, slot) {
             self.memory.state.clear(offset, bytes)?;
         }
         let (offset, bytes) = self.hidden_place(slot);
@@ -314,24 +328,24 @@ impl Backend for CudaBackend {
         let mut image = vec![0; self.image_bytes()];
         image[..4].copy_from_slice(&self.slots[slot].consumed.to_le_bytes());
         let mut rest = &mut image[4..];
-        for (offset, bytes) in self.state_parts(slot) {
-            let (part, more) = rest.split_at_mut(bytes);
-            self.memory.state.read(offset, part)?;
+        let parts = image_parts(&self.memory, &self.shape, slot).map(|(buffer, offset, bytes)| {
+            let (part, more) = std::mem::take(&mut rest).split_at_mut(bytes);
             rest = more;
-        }
-        self.memory.of(Work::PendingHidden).read(self.hidden_place(slot).0, rest)?;
+            (buffer, offset, part)
+        });
+        self.transfer.read(parts)?;
         Ok(StateImage(image))
     }
 
     fn load_state(&mut self, slot: SlotId, image: &StateImage) -> Result<(), BackendError> {
         check_size("state", self.image_bytes(), image.0.len())?;
         let (consumed, mut rest) = image.0.split_at(4);
-        for (offset, bytes) in self.state_parts(slot) {
+        let parts = image_parts(&self.memory, &self.shape, slot).map(|(buffer, offset, bytes)| {
             let (part, more) = rest.split_at(bytes);
-            self.memory.state.write(offset, part)?;
             rest = more;
-        }
-        self.memory.of(Work::PendingHidden).write(self.hidden_place(slot).0, rest)?;
+            (buffer, offset, part)
+        });
+        self.transfer.write(parts)?;
         self.set_slot_state(slot, SlotState::default())?;
         let consumed = consumed.try_into().map_or(0, u32::from_le_bytes);
         self.slots[slot] = SlotNotes { consumed, proposed: 0 };
@@ -341,13 +355,13 @@ impl Backend for CudaBackend {
     fn save_page(&mut self, page: PageId) -> Result<Vec<u8>, BackendError> {
         let bytes = self.shape.page_bytes();
         let mut cells = vec![0; bytes];
-        self.memory.kv.read(page as usize * bytes, &mut cells)?;
+        self.transfer.read(std::iter::once((&self.memory.kv, page as usize * bytes, &mut cells[..])))?;
         Ok(cells)
     }
 
     fn load_page(&mut self, page: PageId, cells: &[u8]) -> Result<(), BackendError> {
         let bytes = self.shape.page_bytes();
         check_size("page", bytes, cells.len())?;
-        Ok(self.memory.kv.write(page as usize * bytes, cells)?)
+        Ok(self.transfer.write(std::iter::once((&self.memory.kv, page as usize * bytes, cells)))?)
     }
 }

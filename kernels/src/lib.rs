@@ -9,6 +9,7 @@ pub mod plan;
 pub mod program;
 pub mod repack;
 pub mod table;
+mod transfer;
 mod upload;
 mod weights;
 

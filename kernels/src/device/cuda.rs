@@ -449,6 +449,12 @@ impl Api for Cuda {
         call("copy to the GPU", unsafe { result::memcpy_htod_async(address, bytes, queue as sys::CUstream) })
     }
 
+    unsafe fn enqueue_download(&self, queue: u64, address: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        self.bind()?;
+        // SAFETY: `Lane` checks the range; the caller leaves the bytes alone until it has waited.
+        call("copy from the GPU", unsafe { result::memcpy_dtoh_async(bytes, address, queue as sys::CUstream) })
+    }
+
     fn wait_for_queue(&self, queue: u64) -> Result<(), DeviceError> {
         self.bind()?;
         // SAFETY: the stream came from `create_queue` and lives.

@@ -148,6 +148,12 @@ impl Api for Faulty {
         self.device.enqueue_upload(queue, address, bytes)
     }
 
+    unsafe fn enqueue_download(&self, queue: u64, address: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        self.alive("copy from the GPU")?;
+        // SAFETY: what the caller has promised.
+        unsafe { self.device.enqueue_download(queue, address, bytes) }
+    }
+
     fn wait_for_queue(&self, queue: u64) -> Result<(), DeviceError> {
         self.device.wait_for_queue(queue)
     }

@@ -140,6 +140,10 @@ impl Api for Host {
         self.upload(address, bytes)
     }
 
+    unsafe fn enqueue_download(&self, _: u64, address: u64, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        self.download(address, bytes)
+    }
+
     fn wait_for_queue(&self, _: u64) -> Result<(), DeviceError> {
         Ok(())
     }

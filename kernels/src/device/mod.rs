@@ -52,6 +52,11 @@ pub(crate) trait Api: Send + Sync {
     fn destroy_queue(&self, queue: u64);
     /// Begins to copy `bytes` of pinned memory; they must stay as they are until the queue was waited for.
     fn enqueue_upload(&self, queue: u64, address: u64, bytes: &[u8]) -> Result<(), DeviceError>;
+    /// Begins to copy into pinned memory.
+    ///
+    /// # Safety
+    /// `bytes` must not be used until the queue was waited for.
+    unsafe fn enqueue_download(&self, queue: u64, address: u64, bytes: &mut [u8]) -> Result<(), DeviceError>;
     fn wait_for_queue(&self, queue: u64) -> Result<(), DeviceError>;
     /// Whether the state of the step that begins is to be spoilt, for tests.
     #[cfg(has_host_device)]

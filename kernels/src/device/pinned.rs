@@ -70,6 +70,18 @@ impl Lane {
         self.staging.device.0.enqueue_upload(self.queue, address, &self.staging.bytes()[..bytes])
     }
 
+    /// Copies from a buffer through the staging buffer.
+    pub(crate) fn receive(&mut self, from: &Buffer, offset: usize, to: &mut [u8]) -> Result<(), DeviceError> {
+        let address = from.check("copy from the device", offset, to.len())?;
+        self.wait()?;
+        let staging = &mut self.staging.bytes_mut()[..to.len()];
+        // SAFETY: nothing else uses the staging buffer until the queue was waited for, which is next.
+        unsafe { from.memory.device.0.enqueue_download(self.queue, address, staging)? };
+        self.wait()?;
+        to.copy_from_slice(&self.staging.bytes()[..to.len()]);
+        Ok(())
+    }
+
     /// Waits for the copy that was begun.
     pub(crate) fn wait(&mut self) -> Result<(), DeviceError> {
         self.staging.device.0.wait_for_queue(self.queue)
