@@ -68,24 +68,23 @@ __device__ __forceinline__ void turns_to_cos_sin(double turns, float scale, floa
     s *= scale;
 }
 
-// RMS norm of 256 numbers held by a warp.
-__device__ __forceinline__ void head_norm(float (&x)[8], const float* weight, float eps) {
+// RMS norm of 256 numbers held by a warp, each with its weight.
+__device__ __forceinline__ void head_norm(float (&x)[8], const float (&weight)[8], float eps) {
     float squares = 0.0f;
 #pragma unroll
     for (int j = 0; j < 8; j++) squares = fmaf(x[j], x[j], squares);
     const float inverse = 1.0f / sqrtf(fmaf(warp_sum(squares), 1.0f / HEAD_DIM, eps));
 #pragma unroll
-    for (int j = 0; j < 8; j++) x[j] = x[j] * inverse * weight[lane_id() + 32 * j];
+    for (int j = 0; j < 8; j++) x[j] = x[j] * inverse * weight[j];
 }
 
-// Rotates the pairs (i, i + n) at a position.
-__device__ __forceinline__ void head_rotate(float (&x)[8], const AttentionArgs& a, uint32_t position) {
-    const int steps = (int)a.rope_pairs / 32;
+// Rotates the pairs (i, i + n) at a position; `steps` is n / 32.
+__device__ __forceinline__ void head_rotate(float (&x)[8], const double (&turns)[4], int steps, float scale, uint32_t position) {
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         if (j >= steps) break;
         float c, s;
-        turns_to_cos_sin(position * a.rope_turns[lane_id() + 32 * j], a.rope_scale, c, s);
+        turns_to_cos_sin(position * turns[j], scale, c, s);
         // Constant indices keep x in registers.
 #pragma unroll
         for (int n = 1; n <= 4; n <<= 1) {
@@ -98,40 +97,40 @@ __device__ __forceinline__ void head_rotate(float (&x)[8], const AttentionArgs& 
 }
 
 // One warp for each (row, query head or key-value head).
-__device__ __forceinline__ void op_attention_prepare(const AttentionArgs& a, char*, int, int block, int blocks) {
-    const int lane = lane_id();
-    const uint32_t kv_heads = a.pool.kv_heads;
-    const uint32_t queries = a.cells_only ? 0 : a.heads;
-    const uint32_t tasks = queries + 2 * kv_heads;
-    for (uint32_t item = block * WARPS + warp_id(); item < row_count(a) * tasks; item += blocks * WARPS) {
+__device__ __forceinline__ void op_attention_prepare(const AttentionArgs& a, char* smem, int, int block, int blocks) {
+    const int lane = lane_id(), steps = (int)a.rope_pairs / 32;
+    const uint32_t kv_heads = a.pool.kv_heads, queries = a.cells_only ? 0 : a.heads, tasks = queries + 2 * kv_heads;
+    const uint32_t count = header_word(smem, a.draft ? HEADER_SEGMENTS : 0);
+    for (uint32_t item = block * WARPS + warp_id(); item < count * tasks; item += blocks * WARPS) {
         const uint32_t r = item / tasks, task = item % tasks;
+        const bool query = task < queries, value = task >= queries + kv_heads;
+        const uint32_t head = query ? task : task - queries - (value ? kv_heads : 0);
+        const float* from = query ? a.q + (uint64_t)r * a.q_width + head * 512 : (value ? a.v : a.k) + (uint64_t)r * a.kv_width + head * HEAD_DIM;
+        // Everything is asked for before anything is waited for.
         const Row row = rows_of(a)[r];
-        if (row.kind == ROW_IDLE || row.kind == ROW_PROMPT_LAST || row.position < a.first_position) continue;
-        float x[8];
-        if (task < queries) {
-            const float* from = a.q + (uint64_t)r * a.q_width + task * 512;
-#pragma unroll
-            for (int j = 0; j < 8; j++) x[j] = from[lane + 32 * j];
-            head_norm(x, a.q_norm, a.eps);
-            head_rotate(x, a, row.position);
-            if (a.pool.format == KV_Q4_0) hadamard256(x);
-            half* to = a.queries + ((uint64_t)r * a.heads + task) * HEAD_DIM;
-#pragma unroll
-            for (int j = 0; j < 8; j++) to[lane + 32 * j] = __float2half_rn(x[j] * QUERY_SCALE);
-            continue;
-        }
-        const bool value = task >= queries + kv_heads;
-        const uint32_t head = task - queries - (value ? kv_heads : 0);
-        const float* from = (value ? a.v : a.k) + (uint64_t)r * a.kv_width + head * HEAD_DIM;
+        const float* weights = query ? a.q_norm : a.k_norm;
+        float x[8], weight[8];
+        double turns[4];
 #pragma unroll
         for (int j = 0; j < 8; j++) x[j] = from[lane + 32 * j];
+#pragma unroll
+        for (int j = 0; j < 8; j++) weight[j] = weights[lane + 32 * j];
+#pragma unroll
+        for (int j = 0; j < 4; j++) turns[j] = j < steps ? a.rope_turns[lane + 32 * j] : 0.0;
+        if (row.kind == ROW_IDLE || row.kind == ROW_PROMPT_LAST || row.position < a.first_position) continue;
+        const uint32_t page = query ? 0 : a.table.page(a.table.segments()[row.segment], row.position);
         if (!value) {
-            head_norm(x, a.k_norm, a.eps);
-            head_rotate(x, a, row.position);
+            head_norm(x, weight, a.eps);
+            head_rotate(x, turns, steps, a.rope_scale, row.position);
         }
         if (a.pool.format == KV_Q4_0) hadamard256(x);
-        const uint32_t page = a.table.page(a.table.segments()[row.segment], row.position);
-        kv_store(a.pool, a.pool.tile(page, a.layer, value, head), row.position % PAGE_TOKENS, x);
+        if (query) {
+            half* to = a.queries + ((uint64_t)r * a.heads + head) * HEAD_DIM;
+#pragma unroll
+            for (int j = 0; j < 8; j++) to[lane + 32 * j] = __float2half_rn(x[j] * QUERY_SCALE);
+        } else {
+            kv_store(a.pool, a.pool.tile(page, a.layer, value, head), row.position % PAGE_TOKENS, x);
+        }
     }
 }
 
@@ -348,14 +347,25 @@ __device__ __noinline__ void attention_split(const AttentionArgs& a, AttentionSh
 // Items are counted off segment by segment: (query tile, split, key-value head).
 __device__ __forceinline__ void op_attention_decode(const AttentionArgs& a, char* smem, int, int block, int blocks) {
     AttentionShared& s = *reinterpret_cast<AttentionShared*>(smem);
-    const uint32_t segments = a.table.header().segments, kv_heads = a.pool.kv_heads, group = a.heads / kv_heads;
+    // A thread a segment: one after another would wait for memory as often.
+    struct Share {
+        uint32_t first, count, splits, items;
+    };
+    Share* shares = reinterpret_cast<Share*>(smem + sizeof(AttentionShared));
+    const uint32_t segments = header_word(smem, HEADER_SEGMENTS), kv_heads = a.pool.kv_heads, group = a.heads / kv_heads;
+    for (uint32_t segment = threadIdx.x; segment < segments; segment += THREADS) {
+        Share share = {0, 0, 0, 0};
+        if (attention_rows(a, segment, share.first, share.count)) {
+            share.splits = split_of(rows_of(a)[share.first + share.count - 1].position / PAGE_TOKENS) + 1;
+            share.items = (share.count * group + DECODE_TILE - 1) / DECODE_TILE * share.splits * kv_heads;
+        }
+        shares[segment] = share;
+    }
+    __syncthreads();
     uint32_t item = block, base = 0;
     for (uint32_t segment = 0; segment < segments; segment++) {
-        uint32_t first, count;
-        if (!attention_rows(a, segment, first, count)) continue;
-        const uint32_t splits = split_of(rows_of(a)[first + count - 1].position / PAGE_TOKENS) + 1;
-        const uint32_t tiles = (count * group + DECODE_TILE - 1) / DECODE_TILE;
-        for (; item < base + tiles * splits * kv_heads; item += blocks) {
+        const auto [first, count, splits, items] = shares[segment];
+        for (; item < base + items; item += blocks) {
             const uint32_t local = item - base;
             const uint32_t head = local % kv_heads, split = local / kv_heads % splits, query = local / kv_heads / splits * DECODE_TILE;
             const uint32_t queries = min(count * group - query, DECODE_TILE);
@@ -364,7 +374,7 @@ __device__ __forceinline__ void op_attention_decode(const AttentionArgs& a, char
             if (queries <= 16) attention_split<1>(a, s, segment, first, group, head, split, query, queries);
             else attention_split<2>(a, s, segment, first, group, head, split, query, queries);
         }
-        base += tiles * splits * kv_heads;
+        base += items;
     }
 }
 

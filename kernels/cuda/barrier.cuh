@@ -18,9 +18,9 @@ __device__ __forceinline__ void grid_arrive(uint32_t* counter, uint32_t& passed)
 #endif
     }
 }
-__device__ __forceinline__ void grid_wait(const uint32_t* counter, const uint32_t& passed) {
+// `target` is what the counter shows when all have arrived; only the first thread's counts.
+__device__ __forceinline__ void grid_wait(const uint32_t* counter, uint32_t target) {
     if (threadIdx.x == 0) {
-        const uint32_t target = passed * gridDim.x;
 #ifdef OPENJET_HOST
         while (*counter < target) host::yield();
 #else

@@ -20,6 +20,7 @@ constexpr int THREADS = 512;           // of a block, always
 constexpr int WARPS = THREADS / 32;
 constexpr int TILE_K = 256;            // inputs that one weight tile spans
 constexpr int TILE_N = 16;             // outputs that one weight tile spans
+constexpr int MAX_SPLITS = 4;          // runs that a matrix's inputs are cut into
 
 __device__ __forceinline__ int lane_id() { return threadIdx.x & 31; }
 __device__ __forceinline__ int warp_id() { return threadIdx.x >> 5; }
@@ -181,8 +182,13 @@ __device__ __forceinline__ float block_max(float v, float* scratch) {
     return t;
 }
 
-__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+// To within some units of the last place, in a few instructions: what comes of them is rounded to halves.
+#ifdef OPENJET_HOST
 __device__ __forceinline__ float silu(float x) { return x / (1.0f + expf(-x)); }
+#else
+__device__ __forceinline__ float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
+#endif
+__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 __device__ __forceinline__ float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
 
 }  // namespace openjet

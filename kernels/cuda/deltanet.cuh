@@ -1,7 +1,7 @@
 // Gated DeltaNet: convolution, gates and the delta rule of decode rows; what prompts share with them.
 //
-// op_deltanet_convolve        decode rows: convolution, SiLU, normalised queries and keys
-// op_deltanet_decode          decode rows: takes in what the last step's rows left, then the delta rule and the gated norm
+// op_deltanet_decode          decode rows: convolution, what the last step's rows left, the delta rule and the gated norm
+// op_deltanet_keep            decode rows: keeps the convolution's inputs for the next step
 // op_deltanet_settle          takes in what is left without a step (before a state is saved)
 //
 // The state moves on by what was accepted, a step late: a step saves k, delta and decay of its rows; the next one applies
@@ -47,7 +47,7 @@ struct DeltaArgs {
     const float* z;
     const float* alpha;
     const float* beta;
-    // Convolved rows: queries, keys, values. Rows x channels.
+    // Prompts: convolved rows: queries, keys, values. Rows x channels.
     float* mixed;
     // Rows x value heads x 128.
     float* out;
@@ -107,38 +107,43 @@ __device__ __forceinline__ void load_taps(float (&w)[4][TAPS], const float* conv
     }
 }
 
-// One warp for each (segment, 128 channels): rows in order.
-__device__ __forceinline__ void op_deltanet_convolve(const DeltaArgs& a, char*, int, int block, int blocks) {
+// What is needed first of a segment of a decode step, in one load.
+struct DeltaSegment {
+    uint32_t slot, first_row, rows, kind;
+
+    __device__ __forceinline__ DeltaSegment(const Table& table, uint32_t i) {
+        const uint4 head = *reinterpret_cast<const uint4*>(&table.segments()[i]);
+        slot = head.x;
+        first_row = head.y;
+        rows = head.z;
+        kind = head.w;
+    }
+};
+
+// A row's input of four channels' convolution, where rows before the segment's first are counted back from 0.
+__device__ __forceinline__ float4 convolution_input(const DeltaArgs& a, uint32_t first_row, const float* before, uint32_t channel, int i) {
+    if (i >= 0) return load4(a.qkv + (uint64_t)(first_row + i) * a.qkv_width + channel);
+    return load4(before + (uint64_t)(TAPS - 1 + i) * a.layout.channels());
+}
+
+// One warp for each (segment, 128 channels): keeps the inputs of the rows, and of those before them that the next step may need.
+// After op_deltanet_decode, which reads what is written over here; by the last blocks, since the first ones pack meanwhile.
+__device__ __forceinline__ void op_deltanet_keep(const DeltaArgs& a, char* smem, int, int block, int blocks) {
     const uint32_t channels = a.layout.channels(), heads = channels / STATE_DIM;
-    const uint32_t segments = a.table.header().segments;
-    for (uint32_t item = block * WARPS + warp_id(); item < segments * heads; item += blocks * WARPS) {
-        const Segment& segment = a.table.segments()[item / heads];
+    const uint32_t segments = header_word(smem, HEADER_SEGMENTS);
+    for (uint32_t item = (blocks - 1 - block) * WARPS + warp_id(); item < segments * heads; item += blocks * WARPS) {
+        const DeltaSegment segment(a.table, item / heads);
         if (segment.kind == SEGMENT_PROMPT) continue;
-        const uint32_t head = item % heads, channel = head * STATE_DIM + 4 * lane_id();
-        float w[4][TAPS];
-        load_taps(w, a.conv, channel);
+        const uint32_t channel = item % heads * STATE_DIM + 4 * lane_id();
         float* inputs = slot_state(a, segment.slot) + a.layout.inputs() + channel;
-        const uint32_t pending = a.slots[segment.slot].pending;
+        const float* before = inputs + (uint64_t)a.slots[segment.slot].pending * channels;
         float4 x[TAPS - 1];
 #pragma unroll
-        for (int t = 0; t < TAPS - 1; t++) x[t] = load4(inputs + (uint64_t)(pending + t) * channels);
+        for (int t = 0; t < TAPS - 1; t++) x[t] = convolution_input(a, segment.first_row, before, channel, t - (TAPS - 1));
 #pragma unroll
         for (int t = 0; t < TAPS - 1; t++) *reinterpret_cast<float4*>(inputs + (uint64_t)t * channels) = x[t];
-        for (uint32_t i = 0; i < segment.rows; i++) {
-            const uint32_t row = segment.first_row + i;
-            const float4 newest = load4(a.qkv + (uint64_t)row * a.qkv_width + channel);
-            float y[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-            add_tap(y, w, 0, x[0]);
-            add_tap(y, w, 1, x[1]);
-            add_tap(y, w, 2, x[2]);
-            add_tap(y, w, 3, newest);
-            finish_head(y, head, a.layout.key_heads);
-            store4(a.mixed + (uint64_t)row * channels + channel, y[0], y[1], y[2], y[3]);
-            *reinterpret_cast<float4*>(inputs + (uint64_t)(TAPS - 1 + i) * channels) = newest;
-            x[0] = x[1];
-            x[1] = x[2];
-            x[2] = newest;
-        }
+        for (uint32_t i = 0; i < segment.rows; i++)
+            *reinterpret_cast<float4*>(inputs + (uint64_t)(TAPS - 1 + i) * channels) = convolution_input(a, segment.first_row, before, channel, (int)i);
     }
 }
 
@@ -156,6 +161,25 @@ struct HeadState {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const float4 x = load4(memory + column(c) * STATE_DIM + key(i));
+                s[c][4 * i] = x.x;
+                s[c][4 * i + 1] = x.y;
+                s[c][4 * i + 2] = x.z;
+                s[c][4 * i + 3] = x.w;
+            }
+    }
+    // The same through shared memory, with time between the two: a thread takes what it fetched itself.
+    __device__ static void fetch(char* shared, const float* memory) {
+#pragma unroll
+        for (int c = 0; c < 2; c++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) copy16(shared + ((4 * c + i) * THREADS + threadIdx.x) * 16, memory + column(c) * STATE_DIM + key(i));
+    }
+    __device__ __forceinline__ void take(const char* shared) {
+#pragma unroll
+        for (int c = 0; c < 2; c++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float4 x = *reinterpret_cast<const float4*>(shared + ((4 * c + i) * THREADS + threadIdx.x) * 16);
                 s[c][4 * i] = x.x;
                 s[c][4 * i + 1] = x.y;
                 s[c][4 * i + 2] = x.z;
@@ -207,42 +231,136 @@ __device__ __forceinline__ float log_decay(const DeltaArgs& a, uint32_t row, uin
     return a.a[head] * softplus(a.alpha[(uint64_t)row * a.gate_width + head] + a.dt_bias[head]);
 }
 
-// RMS norm of a head's output, then the gate: `x` is a lane's 4 of 128 numbers.
-__device__ __forceinline__ void gated_norm(const DeltaArgs& a, float4 x, uint32_t row, uint32_t head) {
+// RMS norm of a head's output, then the gate: `x`, `w` and `z` are a lane's 4 of 128 outputs, weights and gates.
+__device__ __forceinline__ void gated_norm(const DeltaArgs& a, float4 x, float4 w, float4 z, uint32_t row, uint32_t head) {
     const int e = 4 * lane_id();
     const float squares = warp_sum(fmaf(x.w, x.w, fmaf(x.z, x.z, fmaf(x.y, x.y, x.x * x.x))));
     const float inverse = 1.0f / sqrtf(fmaf(squares, 1.0f / STATE_DIM, a.eps));
-    const float4 w = load4(a.norm + e), z = load4(a.z + (uint64_t)row * a.z_width + head * STATE_DIM + e);
     store4(a.out + (uint64_t)row * a.out_width + head * STATE_DIM + e, x.x * inverse * w.x * silu(z.x), x.y * inverse * w.y * silu(z.y),
            x.z * inverse * w.z * silu(z.z), x.w * inverse * w.w * silu(z.w));
 }
 
-// One block for each (segment, value head). Shared memory: 512 bytes a row.
-__device__ __forceinline__ void op_deltanet_decode(const DeltaArgs& a, char* smem, int, int block, int blocks) {
-    float* outputs = reinterpret_cast<float*>(smem);
+// What a block has of its item in shared memory, besides the state: all of it comes at once, so that memory is waited for once and
+// not in every row.
+struct DeltaRows {
+    float* mixed;                    // [row][query, key, value][128]
+    float* z;                        // [row][128]
+    float* outputs;                  // [row][128]
+    float* left;                     // of the last step's rows: [row][key, delta][128]
+    float* left_decays;              // [row]
+    float* gates;                    // [row][decay, strength]
+
+    // `rows` is the most that there can be.
+    __device__ __forceinline__ DeltaRows(char* smem, uint32_t rows) {
+        mixed = reinterpret_cast<float*>(smem);
+        z = mixed + 3 * rows * STATE_DIM;
+        outputs = z + rows * STATE_DIM;
+        left = outputs + rows * STATE_DIM;
+        left_decays = left + 2 * rows * STATE_DIM;
+        gates = left_decays + rows;
+    }
+    __device__ static int bytes(uint32_t rows) { return (int)(rows * (7 * STATE_DIM + 4) * 4); }
+
+    // A warp a task: a row of queries, keys or values is convolved; something else is copied.
+    __device__ __forceinline__ void load(const DeltaArgs& a, uint32_t first_row, uint32_t rows, uint32_t pending, uint32_t parity,
+                                         const float* base, uint32_t head) const {
+        const DeltaLayout& l = a.layout;
+        const uint32_t key_head = head % l.key_heads, e = 4 * lane_id();
+        const uint32_t convolutions = 3 * rows, keys = convolutions + pending, deltas = keys + pending, gated = deltas + rows;
+        for (uint32_t task = warp_id(); task <= gated; task += WARPS) {
+            if (task < convolutions) {
+                const uint32_t i = task / 3, part = task - 3 * i;
+                const uint32_t of = part == 0 ? key_head : part == 1 ? l.key_heads + key_head : 2 * l.key_heads + head;
+                const uint32_t channel = of * STATE_DIM + e;
+                const float* before = base + l.inputs() + (uint64_t)pending * l.channels() + channel;
+                float4 x[TAPS];
+#pragma unroll
+                for (int t = 0; t < TAPS; t++) x[t] = convolution_input(a, first_row, before, channel, (int)i + t - (TAPS - 1));
+                float w[4][TAPS];
+                load_taps(w, a.conv, channel);
+                float y[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+                for (int t = 0; t < TAPS; t++) add_tap(y, w, t, x[t]);
+                finish_head(y, of, l.key_heads);
+                store4(mixed + task * STATE_DIM + e, y[0], y[1], y[2], y[3]);
+            } else if (task < keys) {
+                const uint32_t i = task - convolutions;
+                *reinterpret_cast<float4*>(left + 2 * i * STATE_DIM + e) =
+                    load4(base + l.keys() + ((uint64_t)(parity * l.rows + i) * l.key_heads + key_head) * STATE_DIM + e);
+            } else if (task < deltas) {
+                const uint32_t i = task - keys;
+                *reinterpret_cast<float4*>(left + (2 * i + 1) * STATE_DIM + e) =
+                    load4(base + l.deltas() + ((uint64_t)i * l.value_heads + head) * STATE_DIM + e);
+            } else if (task < gated) {
+                const uint32_t i = task - deltas;
+                *reinterpret_cast<float4*>(z + i * STATE_DIM + e) = load4(a.z + (uint64_t)(first_row + i) * a.z_width + head * STATE_DIM + e);
+            } else {
+                for (uint32_t i = lane_id(); i < pending; i += 32) left_decays[i] = base[l.decays() + (uint64_t)i * l.value_heads + head];
+                for (uint32_t i = lane_id(); i < rows; i += 32) {
+                    gates[2 * i] = expf(log_decay(a, first_row + i, head));
+                    gates[2 * i + 1] = sigmoid(a.beta[(uint64_t)(first_row + i) * a.gate_width + head]);
+                }
+            }
+        }
+    }
+};
+
+// Bytes of a value head's state.
+constexpr int HEAD_BYTES = STATE_DIM * STATE_DIM * 4;
+
+// One block for each (segment, value head). Shared memory: 3,600 bytes a row that a segment can have; with HEAD_BYTES more, a state
+// comes while the one before it is used.
+__device__ __forceinline__ void op_deltanet_decode(const DeltaArgs& a, char* smem, int smem_bytes, int block, int blocks) {
     const DeltaLayout& l = a.layout;
-    const uint32_t channels = l.channels(), segments = a.table.header().segments;
-    for (uint32_t item = block; item < segments * l.value_heads; item += blocks) {
-        const Segment& segment = a.table.segments()[item / l.value_heads];
-        if (segment.kind == SEGMENT_PROMPT) continue;
-        const uint32_t head = item % l.value_heads, key_head = head % l.key_heads;
+    const DeltaRows shared(smem, l.rows);
+    const bool ahead = smem_bytes >= DeltaRows::bytes(l.rows) + HEAD_BYTES;
+    char* fetched = smem + DeltaRows::bytes(l.rows);
+    const uint32_t heads = l.value_heads, items = header_word(smem, HEADER_SEGMENTS) * heads;
+    const uint64_t memory = l.memory();
+    auto fetch = [&](uint32_t item) {
+        if (ahead && item < items) {
+            const DeltaSegment segment(a.table, item / heads);
+            HeadState::fetch(fetched, slot_state(a, segment.slot) + memory + (uint64_t)(item % heads) * STATE_DIM * STATE_DIM);
+        }
+        copy_commit();
+    };
+    fetch(block);
+    const float4 norm = load4(a.norm + 4 * lane_id());
+    for (uint32_t item = block; item < items; item += blocks) {
+        const DeltaSegment segment(a.table, item / heads);
+        const uint32_t rows = segment.rows, head = item % heads;
+        if (segment.kind == SEGMENT_PROMPT) {
+            fetch(item + blocks);
+            continue;
+        }
+        const uint4 slot = *reinterpret_cast<const uint4*>(&a.slots[segment.slot]);
+        const uint32_t pending = slot.x, parity = slot.y;
         float* base = slot_state(a, segment.slot);
-        const SlotState slot = a.slots[segment.slot];
-        HeadState state;
-        state.load(base + l.memory() + (uint64_t)head * STATE_DIM * STATE_DIM);
-        replay(state, base, l, head, slot.pending, slot.parity);
-        if (slot.pending) state.store(base + l.memory() + (uint64_t)head * STATE_DIM * STATE_DIM);
-        // What the last step left has been read by all before it is written over.
+        float* own = base + memory + (uint64_t)head * STATE_DIM * STATE_DIM;
+        HeadState state = {};
+        if (!ahead) state.load(own);
+        shared.load(a, segment.first_row, rows, pending, parity, base, head);
+        if (ahead) {
+            copy_wait<0>();
+            state.take(fetched);
+            fetch(item + blocks);
+        }
         __syncthreads();
-        for (uint32_t i = 0; i < segment.rows; i++) {
-            const uint32_t row = segment.first_row + i;
-            const float* mixed = a.mixed + (uint64_t)row * channels;
-            const float decay = expf(log_decay(a, row, head));
-            const float strength = sigmoid(a.beta[(uint64_t)row * a.gate_width + head]);
+        for (uint32_t i = 0; i < pending; i++) {
+            float k[16];
+            load_key(k, shared.left + 2 * i * STATE_DIM);
+            const float* from = shared.left + (2 * i + 1) * STATE_DIM;
+            const float delta[2] = {from[HeadState::column(0)], from[HeadState::column(1)]};
+            state.advance(shared.left_decays[i], k, delta);
+        }
+        if (pending) state.store(own);
+        float* deltas = base + l.deltas() + (uint64_t)head * STATE_DIM;
+        for (uint32_t i = 0; i < rows; i++) {
+            const float decay = shared.gates[2 * i], strength = shared.gates[2 * i + 1];
+            const float *query = shared.mixed + 3 * i * STATE_DIM, *key = query + STATE_DIM, *value = key + STATE_DIM;
             float k[16], q[16];
-            load_key(q, mixed + key_head * STATE_DIM);
-            load_key(k, mixed + (l.key_heads + key_head) * STATE_DIM);
-            const float* v = mixed + (2 * l.key_heads + head) * STATE_DIM;
+            load_key(q, query);
+            load_key(k, key);
             float kq = 0.0f, sk[2] = {0.0f, 0.0f}, sq[2] = {0.0f, 0.0f};
 #pragma unroll
             for (int n = 0; n < 16; n++) {
@@ -260,23 +378,26 @@ __device__ __forceinline__ void op_deltanet_decode(const DeltaArgs& a, char* sme
                 sk[c] = lanes_sum<8>(sk[c]);
                 sq[c] = lanes_sum<8>(sq[c]);
                 // Of the decayed state; the output sees the updated one: (decay S + k delta) q.
-                delta[c] = strength * fmaf(-decay, sk[c], v[HeadState::column(c)]);
+                delta[c] = strength * fmaf(-decay, sk[c], value[HeadState::column(c)]);
                 if ((lane_id() & 7) == 0) {
-                    outputs[i * STATE_DIM + HeadState::column(c)] = fmaf(kq, delta[c], __fmul_rn(decay, sq[c]));
-                    base[l.deltas() + ((uint64_t)i * l.value_heads + head) * STATE_DIM + HeadState::column(c)] = delta[c];
+                    shared.outputs[i * STATE_DIM + HeadState::column(c)] = fmaf(kq, delta[c], __fmul_rn(decay, sq[c]));
+                    deltas[(uint64_t)i * heads * STATE_DIM + HeadState::column(c)] = delta[c];
                 }
             }
-            state.advance(decay, k, delta);
-            if (threadIdx.x == 0) base[l.decays() + (uint64_t)i * l.value_heads + head] = decay;
-            if (head < l.key_heads && threadIdx.x < STATE_DIM)
-                base[l.keys() + ((uint64_t)((slot.parity ^ 1) * l.rows + i) * l.key_heads + key_head) * STATE_DIM + threadIdx.x] =
-                    mixed[(l.key_heads + key_head) * STATE_DIM + threadIdx.x];
+            if (i + 1 < rows) state.advance(decay, k, delta);
         }
         __syncthreads();
-        for (uint32_t i = warp_id(); i < segment.rows; i += WARPS)
-            gated_norm(a, load4(outputs + i * STATE_DIM + 4 * lane_id()), segment.first_row + i, head);
+        for (uint32_t i = warp_id(); i < rows; i += WARPS) {
+            const int e = 4 * lane_id();
+            gated_norm(a, load4(shared.outputs + i * STATE_DIM + e), norm, load4(shared.z + i * STATE_DIM + e), segment.first_row + i, head);
+            if (head < l.key_heads)
+                *reinterpret_cast<float4*>(base + l.keys() + ((uint64_t)((parity ^ 1) * l.rows + i) * l.key_heads + head) * STATE_DIM + e) =
+                    load4(shared.mixed + (3 * i + 1) * STATE_DIM + e);
+            if (e == 0) base[l.decays() + (uint64_t)i * heads + head] = shared.gates[2 * i];
+        }
         __syncthreads();
     }
+    copy_wait<0>();
 }
 
 // One slot's state of all layers, to be brought up to what was accepted.

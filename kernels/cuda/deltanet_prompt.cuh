@@ -349,7 +349,9 @@ __device__ __forceinline__ void op_deltanet_finish(const DeltaArgs& a, char*, in
     for (uint32_t item = block * WARPS + warp_id(); item < rows * l.value_heads; item += blocks * WARPS) {
         const uint32_t row = item / l.value_heads, head = item % l.value_heads;
         if (a.table.segments()[a.table.rows()[row].segment].kind != SEGMENT_PROMPT) continue;
-        gated_norm(a, load4(a.out + (uint64_t)row * a.out_width + head * STATE_DIM + 4 * lane_id()), row, head);
+        const int e = 4 * lane_id();
+        gated_norm(a, load4(a.out + (uint64_t)row * a.out_width + head * STATE_DIM + e), load4(a.norm + e),
+                   load4(a.z + (uint64_t)row * a.z_width + head * STATE_DIM + e), row, head);
     }
     const uint32_t channels = l.channels(), heads = channels / STATE_DIM;
     for (uint32_t item = block * WARPS + warp_id(); item < segments * heads; item += blocks * WARPS) {

@@ -5,6 +5,7 @@
 // function of the matrix alone: rows, row tiles, SMs and shared memory decide only who computes it and when. With `splits` the
 // pieces are cut into that many runs, each with an output of its own, which the reader adds in order.
 #pragma once
+#include "barrier.cuh"
 #include "multiply.cuh"
 #include "table.cuh"
 
@@ -41,22 +42,45 @@ struct MatmulPart {
     int first_row_tile, count_row_tiles;   // what is multiplied now
 };
 
+// A barrier that is passed when the first weights are on their way, which depend on nothing. One that was passed before is passed
+// at once.
+struct Gate {
+    const uint32_t* counter;
+    uint32_t target;                 // 0: none
+};
+
+__device__ __forceinline__ void pass_gate(const Gate& gate) {
+    if (gate.target) grid_wait(gate.counter, gate.target);
+}
+
 // What of the input stands in shared memory: column tiles first .. end of the row tiles from row_tile on.
 struct Staged { int first, end, row_tile; };
 
-__device__ __forceinline__ void stage_input(char* shared, const char* x, int first, int end, const MatmulPart& p, Staged& staged) {
+// What a block does of an op: at most one part for each split of each job.
+struct MatmulParts {
+    MatmulPart part[MAX_JOBS * MAX_SPLITS];
+    int count, at;                   // the one that is done now
+    const char* x;
+    Staged staged;
+    Gate gate;
+};
+
+// A warp a tile. Only rows that there are: what stands in the others' place makes numbers that nobody reads.
+__device__ __forceinline__ void stage_input(char* shared, const char* x, int first, int end, const MatmulPart& p, int count, Staged& staged) {
     const bool here = staged.first == first && staged.end >= end && staged.row_tile == p.first_row_tile;
     __syncthreads();
     if (here) return;
-    const int run = p.count_row_tiles * FRAGMENT_BYTES, stride = p.row_tiles * FRAGMENT_BYTES;
-    const char* from = x + (size_t)first * stride + p.first_row_tile * FRAGMENT_BYTES;
-    const int bytes = (end - first) * run;
-    if (run == stride) {
-        for (int i = threadIdx.x * 16; i < bytes; i += THREADS * 16) copy16(shared + i, from + i);
-    } else {
-        for (int c = 0; c < end - first; c++) {
-            for (int i = threadIdx.x * 16; i < run; i += THREADS * 16) copy16(shared + c * run + i, from + (size_t)c * stride + i);
+    const int lane = lane_id();
+    for (int i = warp_id(); i < (end - first) * count; i += WARPS) {
+        const int c = i / count, tile = p.first_row_tile + i - c * count;
+        const char* from = x + ((size_t)(first + c) * p.row_tiles + tile) * FRAGMENT_BYTES;
+        char* to = shared + i * FRAGMENT_BYTES;
+        // 64 bytes of a row in each of nine runs of 512, then the scales.
+        if (lane < 4 * (p.rows - tile * FRAGMENT_ROWS)) {
+#pragma unroll 1
+            for (int run = 0; run < FRAGMENT_SCALES; run += 512) copy16(to + run + lane * 16, from + run + lane * 16);
         }
+        if (lane < 2) copy16(to + FRAGMENT_SCALES + lane * 16, from + FRAGMENT_SCALES + lane * 16);
     }
     copy_commit();
     copy_wait<0>();
@@ -131,8 +155,8 @@ struct Walk {
 
 // `Weights` is Held or Streamed, with `Depth` tiles of a warp in flight: 1 or 2.
 template <class T, class Weights, int N, bool Dynamic, int Depth>
-__device__ __noinline__ void matmul_part(const MatmulPart& part, const char* x, char* smem, int smem_bytes, Staged& staged) {
-    const MatmulPart p = part;
+__device__ __noinline__ void matmul_part(MatmulParts& parts, char* smem, int smem_bytes) {
+    const MatmulPart p = parts.part[parts.at];
     const int lane = opaque(lane_id()), warp = warp_id();
     const int tiles = Dynamic ? p.count_row_tiles : N;
     const int column_bytes = tiles * FRAGMENT_BYTES;
@@ -151,15 +175,20 @@ __device__ __noinline__ void matmul_part(const MatmulPart& part, const char* x, 
     };
     static_assert(PIECE_TILES == 2 && (Depth == 1 || Depth == 2));
     Walk now = ahead;
+    // Before the gate: more would spill registers.
+    constexpr int EARLY = N == 1 ? Depth : 1;
 #pragma unroll
-    for (int d = 0; d < Depth; d++) fetch(d);
+    for (int d = 0; d < EARLY; d++) fetch(d);
+    pass_gate(parts.gate);
+#pragma unroll
+    for (int d = EARLY; d < Depth; d++) fetch(d);
 
     for (int phase = 0; phase < all; phase++) {
         const int c = phase / phases.groups, g = phase - c * phases.groups;
         const int column0 = p.column0 + c * phases.chunk, columns = min(phases.chunk, p.column1 - column0);
         const int pieces = (columns + PIECE_TILES - 1) / PIECE_TILES;
         const int tile0 = p.tile0 + g * phases.group, count = min(phases.group, p.tile1 - tile0);
-        if (g == 0) stage_input(smem, x, column0, column0 + columns, p, staged);
+        if (g == 0) stage_input(smem, parts.x, column0, column0 + columns, p, tiles, parts.staged);
         while (now.phase == phase) {
             const char* xi = smem + now.piece * (PIECE_TILES * column_bytes);
             float4* slot = products + (size_t)now.item * tiles * 32 + lane;
@@ -216,26 +245,19 @@ __device__ __noinline__ void matmul_part(const MatmulPart& part, const char* x, 
     }
 }
 
-template <class T> __device__ __forceinline__ void matmul_part_any(const MatmulPart& p, const char* x, char* smem, int smem_bytes, Staged& staged) {
-    matmul_part<T, Streamed<T>, ROW_TILES, true, 1>(p, x, smem, smem_bytes, staged);
+template <class T>
+__device__ __forceinline__ void matmul_part_any(MatmulParts& parts, char* smem, int smem_bytes) {
+    matmul_part<T, Streamed<T>, ROW_TILES, true, 1>(parts, smem, smem_bytes);
 }
 // For types that large matrices have.
 template <class T, int Depth>
-__device__ __forceinline__ void matmul_part_rows(const MatmulPart& p, const char* x, char* smem, int smem_bytes, Staged& staged) {
-    switch (p.count_row_tiles) {
-        case 1: matmul_part<T, Held<T, Depth>, 1, false, Depth>(p, x, smem, smem_bytes, staged); break;
-        case 2: matmul_part<T, Held<T, Depth>, 2, false, Depth>(p, x, smem, smem_bytes, staged); break;
-        default: matmul_part<T, Held<T, Depth>, 3, false, Depth>(p, x, smem, smem_bytes, staged);
+__device__ __forceinline__ void matmul_part_rows(MatmulParts& parts, char* smem, int smem_bytes) {
+    switch (parts.part[parts.at].count_row_tiles) {
+        case 1: matmul_part<T, Held<T, Depth>, 1, false, Depth>(parts, smem, smem_bytes); break;
+        case 2: matmul_part<T, Held<T, Depth>, 2, false, Depth>(parts, smem, smem_bytes); break;
+        default: matmul_part<T, Held<T, Depth>, 3, false, Depth>(parts, smem, smem_bytes);
     }
 }
-
-// What a block does of an op: at most one part for each split of each job.
-constexpr int MAX_SPLITS = 4;
-struct MatmulParts {
-    MatmulPart part[MAX_JOBS * MAX_SPLITS];
-    int count;
-    Staged staged;
-};
 
 // Walks a block's share: units (an output tile in one split of one job) from .. to in the order of jobs, splits and tiles, cut
 // where split or job changes.
@@ -276,40 +298,46 @@ __device__ __forceinline__ void list_parts(MatmulParts& parts, const MatmulArgs&
                                (int)job.outputs, (int)job.stride, (int)job.type, rows, row_tiles(rows), 0, min(row_tiles(rows), ROW_TILES)};
     });
     parts.count = rows == 0 ? 0 : count;
+    parts.at = 0;
+    parts.x = args.x;
     parts.staged = {-1, -1, -1};
 }
 
 // `parts` stands in shared memory and is this block's.
-__device__ __forceinline__ void run_matmul(const char* x, MatmulParts& parts, char* smem, int smem_bytes) {
-    if (parts.count == 0) return;
-    Staged& staged = parts.staged;
-    for (int i = 0; i < parts.count; i++) {
-        MatmulPart& p = parts.part[i];
-        while (true) {
-            switch (p.type) {
-                case W_F32: matmul_part_any<TileF32>(p, x, smem, smem_bytes, staged); break;
-                case W_F16: matmul_part_any<TileF16>(p, x, smem, smem_bytes, staged); break;
-                case W_Q4_0: matmul_part_any<TileQ4_0>(p, x, smem, smem_bytes, staged); break;
-                case W_Q4_1: matmul_part_any<TileQ4_1>(p, x, smem, smem_bytes, staged); break;
-                case W_Q5_0: matmul_part_any<TileQ5_0>(p, x, smem, smem_bytes, staged); break;
-                case W_Q5_1: matmul_part_any<TileQ5_1>(p, x, smem, smem_bytes, staged); break;
-                case W_Q8_0: matmul_part_rows<TileQ8_0, 1>(p, x, smem, smem_bytes, staged); break;
-                case W_Q2_K: matmul_part_any<TileQ2_K>(p, x, smem, smem_bytes, staged); break;
-                case W_Q3_K: matmul_part_any<TileQ3_K>(p, x, smem, smem_bytes, staged); break;
-                case W_Q4_K: matmul_part_rows<TileQ4_K, 2>(p, x, smem, smem_bytes, staged); break;
-                case W_Q5_K: matmul_part_rows<TileQ5_K, 2>(p, x, smem, smem_bytes, staged); break;
-                case W_Q6_K: matmul_part_rows<TileQ6_K, 2>(p, x, smem, smem_bytes, staged); break;
-                case W_IQ4_NL: matmul_part_any<TileIQ4_NL>(p, x, smem, smem_bytes, staged); break;
-                default: matmul_part_any<TileIQ4_XS>(p, x, smem, smem_bytes, staged);
-            }
-            if (p.first_row_tile + ROW_TILES >= p.row_tiles) break;
-            __syncthreads();
-            if (threadIdx.x == 0) {
+__device__ __forceinline__ void run_matmul(MatmulParts& parts, char* smem, int smem_bytes) {
+    if (parts.count == 0) return pass_gate(parts.gate);
+    while (true) {
+        MatmulPart& p = parts.part[parts.at];
+        switch (p.type) {
+            case W_F32: matmul_part_any<TileF32>(parts, smem, smem_bytes); break;
+            case W_F16: matmul_part_any<TileF16>(parts, smem, smem_bytes); break;
+            case W_Q4_0: matmul_part_any<TileQ4_0>(parts, smem, smem_bytes); break;
+            case W_Q4_1: matmul_part_any<TileQ4_1>(parts, smem, smem_bytes); break;
+            case W_Q5_0: matmul_part_any<TileQ5_0>(parts, smem, smem_bytes); break;
+            case W_Q5_1: matmul_part_any<TileQ5_1>(parts, smem, smem_bytes); break;
+            case W_Q8_0: matmul_part_rows<TileQ8_0, 1>(parts, smem, smem_bytes); break;
+            case W_Q2_K: matmul_part_any<TileQ2_K>(parts, smem, smem_bytes); break;
+            case W_Q3_K: matmul_part_any<TileQ3_K>(parts, smem, smem_bytes); break;
+            case W_Q4_K: matmul_part_rows<TileQ4_K, 2>(parts, smem, smem_bytes); break;
+            case W_Q5_K: matmul_part_rows<TileQ5_K, 2>(parts, smem, smem_bytes); break;
+            case W_Q6_K: matmul_part_rows<TileQ6_K, 2>(parts, smem, smem_bytes); break;
+            case W_IQ4_NL: matmul_part_any<TileIQ4_NL>(parts, smem, smem_bytes); break;
+            default: matmul_part_any<TileIQ4_XS>(parts, smem, smem_bytes);
+        }
+        // The next row tiles of the part, or the next part.
+        const bool done = p.first_row_tile + ROW_TILES >= p.row_tiles;
+        if (done && parts.at + 1 == parts.count) break;
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            parts.gate.target = 0;
+            if (done) {
+                parts.at++;
+            } else {
                 p.first_row_tile += ROW_TILES;
                 p.count_row_tiles = min(ROW_TILES, p.row_tiles - p.first_row_tile);
             }
-            __syncthreads();
         }
+        __syncthreads();
     }
 }
 

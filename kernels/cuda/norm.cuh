@@ -28,23 +28,22 @@ struct NormArgs {
     uint32_t reserved;
 };
 
-// Float4s of a row that a thread holds at a time.
-constexpr int NORM_HELD = 3;
-
 __device__ __forceinline__ float4 float4_at(const float* p) { return *reinterpret_cast<const float4*>(p); }
 
-// A block a row. y = x / sqrt(mean(x^2) + eps) * weight. `width` is a multiple of 4.
-__device__ __forceinline__ void op_norm(const NormArgs& args, char* smem, int, int block, int blocks) {
+// A block a row. y = x / sqrt(mean(x^2) + eps) * weight. `width` is a multiple of 4. All that is read comes to shared memory at
+// once where there is room, and loops are not unrolled: this runs between two matmuls, whose code has taken the place of its own in
+// the instruction cache.
+__device__ __forceinline__ void op_norm(const NormArgs& args, char* smem, int smem_bytes, int block, int blocks) {
     const int rows = header_word(smem, args.rows), width = (int)args.width, tiles = row_tiles(rows);
     float* scratch = reinterpret_cast<float*>(smem);
-    float* row_x = scratch + WARPS;
-    float* row_weight = row_x + width;
-    for (int row = block; row < tiles * FRAGMENT_ROWS; row += blocks) {
-        const bool real = row < rows;
-        if (!real && (args.fragments == nullptr || args.prompt)) break;
+    float* row_weight = scratch + WARPS;
+    float* row_x = row_weight + width;
+    float* row_parts = row_x + width;
+    const int together = (smem_bytes / 4 - WARPS) / width - 2;
+    for (int row = block; row < rows; row += blocks) {
         float* x = args.x + (size_t)row * args.stride;
         const float* last = nullptr;
-        if (real && args.table) {
+        if (args.table) {
             const Table table = {args.table};
             const Row& entry = table.rows()[row];
             if (entry.kind == ROW_PROMPT_LAST) last = args.last_x + (size_t)table.segments()[entry.segment].slot * width;
@@ -52,59 +51,65 @@ __device__ __forceinline__ void op_norm(const NormArgs& args, char* smem, int, i
         const float* from = last ? last : args.assign ? nullptr : x;
         const int splits = last ? 0 : (int)args.splits;
         const float* part = args.parts + (size_t)row * args.part_stride;
-        // The weights come to shared memory meanwhile.
-        for (int i = threadIdx.x * 4; i < width; i += THREADS * 4) copy16(row_weight + i, args.weight + i);
-        copy_commit();
         float squares = 0.0f;
-        for (int base = threadIdx.x * 4; real && base < width; base += NORM_HELD * THREADS * 4) {
-            float4 v[NORM_HELD];
-#pragma unroll
-            for (int k = 0; k < NORM_HELD; k++) {
-                const int i = base + k * THREADS * 4;
-                v[k] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-                if (i < width && from) v[k] = float4_at(from + i);
-            }
-#pragma unroll 2
-            for (int s = 0; s < splits; s++) {
-                const float* at = part + s * args.split_stride + base;
-#pragma unroll
-                for (int k = 0; k < NORM_HELD; k++) {
-                    if (base + k * THREADS * 4 >= width) continue;
-                    const float4 p = float4_at(at + k * THREADS * 4);
-                    v[k] = make_float4(v[k].x + p.x, v[k].y + p.y, v[k].z + p.z, v[k].w + p.w);
+        for (int first = 0; first == 0 || first < splits; first += together) {
+            const int count = min(together, splits - first);
+#pragma unroll 1
+            for (int i = threadIdx.x * 4; i < width; i += THREADS * 4) {
+                if (first == 0) {
+                    copy16(row_weight + i, args.weight + i);
+                    if (from) copy16(row_x + i, from + i);
                 }
+#pragma unroll 1
+                for (int s = 0; s < count; s++) copy16(row_parts + s * width + i, part + (first + s) * args.split_stride + i);
             }
-#pragma unroll
-            for (int k = 0; k < NORM_HELD; k++) {
-                const int i = base + k * THREADS * 4;
-                if (i >= width) continue;
-                if (splits) *reinterpret_cast<float4*>(x + i) = v[k];
-                *reinterpret_cast<float4*>(row_x + i) = v[k];
-                squares += v[k].x * v[k].x + v[k].y * v[k].y + v[k].z * v[k].z + v[k].w * v[k].w;
+            copy_commit();
+            copy_wait<0>();
+            // A thread reads what it has copied itself.
+            const bool all = first + together >= splits;
+#pragma unroll 1
+            for (int i = threadIdx.x * 4; i < width; i += THREADS * 4) {
+                float4 v = from || first > 0 ? float4_at(row_x + i) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 1
+                for (int s = 0; s < count; s++) {
+                    const float4 p = float4_at(row_parts + s * width + i);
+                    v = make_float4(v.x + p.x, v.y + p.y, v.z + p.z, v.w + p.w);
+                }
+                *reinterpret_cast<float4*>(row_x + i) = v;
+                if (!all) continue;
+                if (splits) *reinterpret_cast<float4*>(x + i) = v;
+                squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
             }
         }
-        copy_wait<0>();
         const float total = block_sum(squares, scratch);
         const float factor = 1.0f / sqrtf(total / (float)width + args.eps);
         float largest = 0.0f;
-        for (int i = threadIdx.x * 4; real && i < width; i += THREADS * 4) {
+#pragma unroll 1
+        for (int i = threadIdx.x * 4; i < width; i += THREADS * 4) {
             const float4 v = float4_at(row_x + i), w = float4_at(row_weight + i);
             const float4 y = make_float4(v.x * factor * w.x, v.y * factor * w.y, v.z * factor * w.z, v.w * factor * w.w);
             *reinterpret_cast<float4*>(row_x + i) = y;
             largest = fmaxf(fmaxf(fmaxf(largest, fabsf(y.x)), fabsf(y.y)), fmaxf(fabsf(y.z), fabsf(y.w)));
             if (args.normed) *reinterpret_cast<float4*>(args.normed + (size_t)row * args.normed_stride + i) = y;
         }
+        __syncthreads();
         if (args.fragments && args.prompt) {
-            __syncthreads();
             write_prompt_row(args.fragments, row_x, largest, row, rows, width, scratch);
         } else if (args.fragments) {
-            __syncthreads();
             const int column_tiles = (width + TILE_K - 1) / TILE_K;
+#pragma unroll 1
             for (int c = warp_id(); c < column_tiles; c += WARPS) {
-                float f[8];
+                float f[8] = {};
                 const int k = c * TILE_K + lane_id() * 8;
 #pragma unroll
-                for (int i = 0; i < 8; i++) f[i] = real && k + i < width ? row_x[k + i] : 0.0f;
+                for (int i = 0; i < 8; i += 4) {
+                    if (k + i >= width) continue;
+                    const float4 y = float4_at(row_x + k + i);
+                    f[i] = y.x;
+                    f[i + 1] = y.y;
+                    f[i + 2] = y.z;
+                    f[i + 3] = y.w;
+                }
                 char* tile = args.fragments + ((size_t)(args.first_column_tile + c) * tiles + row / FRAGMENT_ROWS) * FRAGMENT_BYTES;
                 write_fragment_row(tile, row % FRAGMENT_ROWS, f);
             }
@@ -125,15 +130,15 @@ struct PackArgs {
 // Rows of f32 to a matmul's input; a warp for 256 columns of a row. `width` is a multiple of 4.
 __device__ __forceinline__ void op_pack(const PackArgs& args, char* smem, int, int block, int blocks) {
     const int rows = header_word(smem, args.rows), width = (int)args.width, tiles = row_tiles(rows);
-    const int column_tiles = (width + TILE_K - 1) / TILE_K, padded = tiles * FRAGMENT_ROWS;
-    for (int item = block * WARPS + warp_id(); item < padded * column_tiles; item += blocks * WARPS) {
+    const int column_tiles = (width + TILE_K - 1) / TILE_K;
+    for (int item = block * WARPS + warp_id(); item < rows * column_tiles; item += blocks * WARPS) {
         const int row = item / column_tiles, c = item % column_tiles;
         float v[8] = {};
         const int k = c * TILE_K + lane_id() * 8;
         const size_t at = (size_t)row * args.stride + k;
 #pragma unroll
         for (int i = 0; i < 8; i += 4) {
-            if (row >= rows || k + i >= width) continue;
+            if (k + i >= width) continue;
             const float4 a = float4_at(args.a + at + i);
             v[i] = a.x;
             v[i + 1] = a.y;

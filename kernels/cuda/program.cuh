@@ -21,7 +21,7 @@ namespace openjet {
 enum OpKind : uint32_t {
     OP_EMBED, OP_NORM, OP_PACK, OP_MATMUL, OP_PREVIOUS, OP_PROMPT_END,
     OP_ATTENTION_PREPARE, OP_ATTENTION_DECODE, OP_ATTENTION_MERGE, OP_ATTENTION_PROMPT,
-    OP_DELTANET_CONVOLVE, OP_DELTANET_DECODE, OP_DELTANET_SETTLE,
+    OP_DELTANET_DECODE, OP_DELTANET_KEEP, OP_DELTANET_SETTLE,
     OP_DELTANET_CONVOLVE_PROMPT, OP_DELTANET_CHUNKS, OP_DELTANET_SCAN, OP_DELTANET_FINISH,
     OP_SAMPLE_ADJUST, OP_SAMPLE_WEIGH, OP_SAMPLE_PICK, OP_SAMPLE_ACCEPT, OP_SAMPLE_LOGPROBS,
     OP_PACK_PROMPT, OP_MATMUL_PROMPT,
@@ -55,15 +55,15 @@ __device__ __forceinline__ void run_op(const Op& op, MatmulParts& parts, char* s
         OPENJET_OP(OP_EMBED, EmbedArgs, op_embed);
         OPENJET_OP(OP_NORM, NormArgs, op_norm);
         OPENJET_OP(OP_PACK, PackArgs, op_pack);
-        case OP_MATMUL: run_matmul(reinterpret_cast<const MatmulArgs*>(op.args)->x, parts, smem, smem_bytes); break;
+        case OP_MATMUL: run_matmul(parts, smem, smem_bytes); break;
         OPENJET_OP(OP_PREVIOUS, PreviousArgs, op_previous);
         OPENJET_OP(OP_PROMPT_END, PromptEndArgs, op_prompt_end);
         OPENJET_OP(OP_ATTENTION_PREPARE, AttentionArgs, op_attention_prepare);
         OPENJET_OP(OP_ATTENTION_DECODE, AttentionArgs, op_attention_decode);
         OPENJET_OP(OP_ATTENTION_MERGE, AttentionArgs, op_attention_merge);
         OPENJET_OP(OP_ATTENTION_PROMPT, AttentionArgs, op_attention_prompt);
-        OPENJET_OP(OP_DELTANET_CONVOLVE, DeltaArgs, op_deltanet_convolve);
         OPENJET_OP(OP_DELTANET_DECODE, DeltaArgs, op_deltanet_decode);
+        OPENJET_OP(OP_DELTANET_KEEP, DeltaArgs, op_deltanet_keep);
         OPENJET_OP(OP_DELTANET_SETTLE, SettleArgs, op_deltanet_settle);
         OPENJET_OP(OP_DELTANET_CONVOLVE_PROMPT, DeltaArgs, op_deltanet_convolve_prompt);
         OPENJET_OP(OP_DELTANET_CHUNKS, DeltaArgs, op_deltanet_chunks);
@@ -113,7 +113,10 @@ __device__ __forceinline__ void run_program(const Op* ops, uint32_t count, const
     const uint32_t* shares = reinterpret_cast<const uint32_t*>(ops + count);
     constexpr int PREPARER = 32;     // a thread that does not wait for the other blocks
     const int thread = (int)threadIdx.x;
-    if (thread == 0) running.passed = 0;
+    if (thread == 0) {
+        running.passed = 0;
+        running.parts.gate = {counter, 0};
+    }
     if (thread < (int)sizeof(TableHeader) / 4) reinterpret_cast<uint32_t*>(&header)[thread] = table[thread];
     copy_op(running.op[0], ops, shares, 0, thread);
     const uint32_t first = ops->kind == OP_MATMUL ? 0 : ops->next_matmul;
@@ -147,7 +150,14 @@ __device__ __forceinline__ void run_program(const Op* ops, uint32_t count, const
                 prefetch_matmul(next, (int)running.matmul.from, (int)running.matmul.to, (int)op.prefetch);
             }
         }
-        grid_wait(counter, running.passed);
+        // A matmul passes the barrier itself, when it has asked for its first weights.
+        const Op& next = running.op[(i + 1) & 1];
+        if (i + 1 < count && next.kind == OP_MATMUL && next.min_draft <= header.draft_depth) {
+            if (threadIdx.x == 0) running.parts.gate.target = running.passed * gridDim.x;
+            __syncthreads();
+        } else {
+            grid_wait(counter, running.passed * gridDim.x);
+        }
     }
 }
 

@@ -88,9 +88,7 @@ struct Segment {
 struct TableHeader {
     uint32_t rows;
     uint32_t segments;
-    // Offsets in words.
-    uint32_t rows_offset;
-    uint32_t segments_offset;
+    uint32_t reserved[2];
     // Length of the whole buffer in words.
     uint32_t words;
     // Deepest draft that a segment asks for.
@@ -129,11 +127,15 @@ struct StepResult {
 static_assert(sizeof(Row) == 16);
 static_assert(sizeof(Segment) == 112 && offsetof(Segment, temperature) == 76 && offsetof(Segment, seed) == 104);
 static_assert(sizeof(TableHeader) == 32);
+// Where segments and rows stand, in words: known beforehand, so that nothing waits for it.
+constexpr uint32_t SEGMENTS_OFFSET = sizeof(TableHeader) / 4;
+constexpr uint32_t ROWS_OFFSET = SEGMENTS_OFFSET + MAX_SEGMENTS * sizeof(Segment) / 4;
 static_assert(sizeof(SegmentResult) == 80);
 static_assert(sizeof(RowLogprobs) == 168);
 static_assert(sizeof(StepResult) == 64 * 80 + 72 * 168);
 
 #if defined(__CUDACC__) || defined(OPENJET_HOST)
+constexpr uint64_t HEADER_SEGMENTS = offsetof(TableHeader, segments) / 4;
 // A word of the table's header: the kernel keeps a copy of it in front of an op's shared memory.
 __device__ __forceinline__ int header_word(const char* smem, uint64_t word) {
     return (int)(reinterpret_cast<const uint32_t*>(smem) - sizeof(TableHeader) / 4)[word];
@@ -144,8 +146,8 @@ struct Table {
     const uint32_t* words;
 
     __device__ const TableHeader& header() const { return *reinterpret_cast<const TableHeader*>(words); }
-    __device__ const Row* rows() const { return reinterpret_cast<const Row*>(words + header().rows_offset); }
-    __device__ const Segment* segments() const { return reinterpret_cast<const Segment*>(words + header().segments_offset); }
+    __device__ const Row* rows() const { return reinterpret_cast<const Row*>(words + ROWS_OFFSET); }
+    __device__ const Segment* segments() const { return reinterpret_cast<const Segment*>(words + SEGMENTS_OFFSET); }
     __device__ const uint32_t* at(uint32_t offset) const { return words + offset; }
     __device__ uint32_t page(const Segment& segment, uint32_t position) const {
         return words[segment.pages_offset + position / PAGE_TOKENS];

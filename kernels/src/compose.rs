@@ -7,11 +7,8 @@ use crate::program::{
     DeviceMatrix, EmbedArgs, MatmulArgs, MatmulJob, NormArgs, OpKind, PackArgs, PreviousArgs, Program, ProgramBuilder,
     PromptEndArgs,
 };
-use crate::table::{Row, TableHeader};
+use crate::table::{ROWS_OFFSET, Row};
 use crate::weights::{DeviceBlock, DeviceDraftHead, DeviceMixer, Weights};
-
-/// Bytes before the rows of a step table.
-const ROWS_OFFSET: u64 = size_of::<TableHeader>() as u64;
 
 /// What a pass's rows are.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -95,7 +92,11 @@ impl Composer<'_> {
 
     /// Where a pass's rows stand.
     fn entries(&self, pass: Pass) -> u64 {
-        if matches!(pass, Pass::Draft(_)) { self.at(Work::DraftRows) } else { self.at(Work::Table) + ROWS_OFFSET }
+        if matches!(pass, Pass::Draft(_)) {
+            self.at(Work::DraftRows)
+        } else {
+            self.at(Work::Table) + 4 * ROWS_OFFSET as u64
+        }
     }
 
     fn hidden(&self) -> u32 {
@@ -305,7 +306,7 @@ impl Composer<'_> {
                 .then(OpKind::DeltanetScan, args)
                 .then(OpKind::DeltanetFinish, args);
         } else {
-            self.ops.then(OpKind::DeltanetConvolve, args).then(OpKind::DeltanetDecode, args);
+            self.ops.then(OpKind::DeltanetDecode, args).along(OpKind::DeltanetKeep, args);
         }
         self.pack(pass, Work::Out, None, output.columns, Work::FragmentsB);
         self.matmul_parts(pass, Work::FragmentsB, output)

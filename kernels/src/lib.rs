@@ -8,6 +8,7 @@ mod memory;
 pub mod plan;
 pub mod program;
 pub mod repack;
+mod shares;
 pub mod table;
 mod transfer;
 mod upload;

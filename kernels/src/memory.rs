@@ -12,6 +12,9 @@ use crate::device::{Buffer, Device, DeviceError, together};
 use crate::program::{fragment_bytes, prompt_row_bytes};
 use crate::table::{MAX_SEGMENTS, Row, StepResult};
 
+/// Widest residual stream: of a row, its weights and a part that is added must fit in the shared memory of every card.
+const MAX_WIDTH: usize = 7680;
+
 /// Rows of a decode step.
 pub(crate) const ROWS: usize = MAX_DECODE_ROWS;
 
@@ -71,6 +74,7 @@ impl Shape {
             ),
             (config.conv_taps == 4, format!("{} taps, and the kernels are for 4", config.conv_taps)),
             (config.hidden.is_multiple_of(256), format!("a width of {}, which is no multiple of 256", config.hidden)),
+            (config.hidden <= MAX_WIDTH, format!("a width of {}, at most {MAX_WIDTH}", config.hidden)),
             (
                 config.rope_freqs.len().is_multiple_of(32) && config.rope_freqs.len() <= 128,
                 format!("{} rotary pairs, and the kernels are for 32, 64 or 128", config.rope_freqs.len()),

@@ -6,6 +6,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::device::{Buffer, Device, DeviceError};
 use crate::repack::WeightType;
+use crate::shares::share_out;
 
 /// Matrices that one matmul op can multiply with the same input.
 pub const MAX_JOBS: usize = 4;
@@ -40,8 +41,8 @@ pub enum OpKind {
     AttentionDecode,
     AttentionMerge,
     AttentionPrompt,
-    DeltanetConvolve,
     DeltanetDecode,
+    DeltanetKeep,
     DeltanetSettle,
     DeltanetConvolvePrompt,
     DeltanetChunks,
@@ -187,28 +188,19 @@ const NO_OP: u32 = u32::MAX;
 
 impl Op {
     /// Where the shares of `blocks` blocks begin and end, in units (an output tile in one split of one job); zeros unless it is
-    /// a matmul. The shares are of equal bytes: a unit goes to the block whose share holds its first byte.
+    /// a matmul. The largest share is as small as it can be, in bytes of weights and of what each part of a share costs.
     fn shares(&self, blocks: u32) -> Vec<u32> {
         if self.kind != OpKind::Matmul as u32 {
             return vec![0; blocks as usize + 1];
         }
         let args: &MatmulArgs = bytemuck::from_bytes(&bytemuck::cast_slice(&self.args)[..size_of::<MatmulArgs>()]);
-        let jobs = args.job[..args.jobs as usize].iter().map(|job| {
-            let bytes = WeightType::ALL[job.ty as usize].tile_bytes() as u64;
-            (u64::from(job.outputs.div_ceil(16)) * u64::from(job.splits), bytes)
+        let column_tiles = u64::from(args.inputs.div_ceil(256));
+        let runs = args.job[..args.jobs as usize].iter().flat_map(|job| {
+            let unit = column_tiles * WeightType::ALL[job.ty as usize].tile_bytes() as u64 / u64::from(job.splits);
+            (0..job.splits).map(move |_| (job.outputs.div_ceil(16), unit))
         });
-        let total: u64 = jobs.clone().map(|(units, bytes)| units * bytes).sum();
-        let bound = |block: u32| {
-            let at = total * u64::from(block) / u64::from(blocks);
-            let (mut before, mut unit) = (0, 0);
-            for (units, bytes) in jobs.clone() {
-                let within = at.saturating_sub(before).div_ceil(bytes).min(units);
-                unit += within;
-                before += units * bytes;
-            }
-            unit as u32
-        };
-        (0..=blocks).map(bound).collect()
+        let runs: Vec<(u32, u64)> = runs.collect();
+        share_out(&runs, blocks)
     }
 }
 

@@ -111,10 +111,8 @@ pub struct TableHeader {
     pub rows: u32,
     /// Number of segments.
     pub segments: u32,
-    /// Where the rows are, in words.
-    pub rows_offset: u32,
-    /// Where the segments are, in words.
-    pub segments_offset: u32,
+    /// Zeros.
+    pub reserved: [u32; 2],
     /// Length of the whole buffer in words.
     pub words: u32,
     /// Deepest draft that a segment asks for.
@@ -207,7 +205,10 @@ pub struct TableBuilder {
     buffer: Vec<u32>,
 }
 
-const HEADER_WORDS: usize = size_of::<TableHeader>() / 4;
+/// Where the segments are, in words.
+pub(crate) const SEGMENTS_OFFSET: usize = size_of::<TableHeader>() / 4;
+/// Where the rows are, in words: known beforehand, so behind room for all segments.
+pub(crate) const ROWS_OFFSET: usize = SEGMENTS_OFFSET + MAX_SEGMENTS * size_of::<SegmentEntry>() / 4;
 
 impl TableBuilder {
     /// The words of a table of `segments`. Offsets in it are final, so it is to be uploaded whole.
@@ -218,17 +219,14 @@ impl TableBuilder {
         self.segments.clear();
         self.data.clear();
         let count: usize = segments.iter().map(|(s, part)| if *part == Part::Rows { s.tokens.len() } else { 1 }).sum();
-        // An even number of words before the segments keeps their seeds at multiples of 8 bytes.
-        let segments_offset = HEADER_WORDS + count * size_of::<Row>() / 4;
-        let data_offset = segments_offset + segments.len() * size_of::<SegmentEntry>() / 4;
+        let data_offset = ROWS_OFFSET + count * size_of::<Row>() / 4;
         for &(segment, part) in segments {
             self.push(segment, part, data_offset);
         }
         let header = TableHeader {
             rows: count as u32,
             segments: segments.len() as u32,
-            rows_offset: HEADER_WORDS as u32,
-            segments_offset: segments_offset as u32,
+            reserved: [0; 2],
             words: (data_offset + self.data.len()) as u32,
             draft_depth: self.segments.iter().map(|s| s.draft_depth).max().unwrap_or(0),
             draws: self.segments.iter().filter(|s| s.samples == 1 && s.temperature > 0.0).count() as u32,
@@ -236,10 +234,11 @@ impl TableBuilder {
         };
         self.buffer.clear();
         self.buffer.extend_from_slice(bytemuck::cast_slice(&[header]));
-        self.buffer.extend_from_slice(bytemuck::cast_slice(&self.rows));
         for segment in &self.segments {
             self.buffer.extend_from_slice(bytemuck::cast_slice(std::slice::from_ref(segment)));
         }
+        self.buffer.resize(ROWS_OFFSET, 0);
+        self.buffer.extend_from_slice(bytemuck::cast_slice(&self.rows));
         self.buffer.extend_from_slice(&self.data);
         &self.buffer
     }
@@ -353,8 +352,7 @@ mod tests {
     }
 
     fn entry(words: &[u32], i: usize) -> SegmentEntry {
-        let header: TableHeader = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&words[..8]));
-        let at = header.segments_offset as usize + i * 28;
+        let at = SEGMENTS_OFFSET + i * 28;
         bytemuck::pod_read_unaligned(bytemuck::cast_slice(&words[at..at + 28]))
     }
 
@@ -389,8 +387,8 @@ mod tests {
             Segment { slot: 1, position: 0, tokens: &[1, 2, 3], pages: &[4], kind: SegmentKind::Prompt, sample: None };
         let mut builder = TableBuilder::default();
         let words = builder.build(&[(&prompt, Part::LastRow), (&decode, Part::Rows)]);
-        assert_eq!(words[..8], [3, 2, 8, 20, words.len() as u32, 4, 1, 1]);
-        let rows: &[Row] = bytemuck::cast_slice(&words[8..20]);
+        assert_eq!(words[..8], [3, 2, 0, 0, words.len() as u32, 4, 1, 1]);
+        let rows: &[Row] = bytemuck::cast_slice(&words[ROWS_OFFSET..ROWS_OFFSET + 12]);
         assert_eq!(rows[0], Row { token: 3, position: 2, segment: 0, kind: RowKind::PromptLast as u32 });
         assert_eq!(rows[2], Row { token: 6, position: 131, segment: 1, kind: RowKind::Decode as u32 });
         let (first, second) = (entry(words, 0), entry(words, 1));

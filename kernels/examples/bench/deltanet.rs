@@ -88,7 +88,7 @@ fn measure(bench: &mut Bench<'_>, agents: usize, rows: usize, prompt: bool) -> R
             ("prompt: finish", OpKind::DeltanetFinish),
         ]
     } else {
-        &[("convolve", OpKind::DeltanetConvolve), ("decode", OpKind::DeltanetDecode)]
+        &[("decode", OpKind::DeltanetDecode), ("keep", OpKind::DeltanetKeep)]
     };
     let limits = bench.limits;
     // The memory is read and written once; the convolution's inputs are little beside it.

@@ -205,7 +205,7 @@ impl<'a> Device<'a> {
         let kinds: &[OpKind] = if prompt {
             &[OpKind::DeltanetConvolvePrompt, OpKind::DeltanetChunks, OpKind::DeltanetScan, OpKind::DeltanetFinish]
         } else {
-            &[OpKind::DeltanetConvolve, OpKind::DeltanetDecode]
+            &[OpKind::DeltanetDecode, OpKind::DeltanetKeep]
         };
         self.machine.run(table, blocks, |program| {
             for &kind in kinds {
