@@ -102,6 +102,9 @@ template <class T> struct RelativeScales {
     }
 };
 
+// Column tiles of inputs that stand in shared memory.
+__device__ __forceinline__ int prompt_stages(int smem_bytes) { return min(PROMPT_STAGES, smem_bytes / PROMPT_TILE_BYTES); }
+
 // A unit of work: up to 16 output tiles x one group of rows.
 struct PromptUnit {
     const char* weights;                 // of the first output tile and column
@@ -109,6 +112,7 @@ struct PromptUnit {
     const float* scales;                 // of the row group
     float* y;                            // of the group's first row, the first output
     int column_tiles, columns, tiles, outputs, stride, rows;   // rows and outputs: how many there are from here on
+    int before;                          // columns of the units before: stages and arrivals go on from there
 };
 
 // acc += a B for 16 outputs of each warp, 16 columns and 128 rows, which stand at `b`: two cores of 8 columns x 128 rows.
@@ -135,18 +139,19 @@ __device__ __noinline__ void multiply_prompt_unit(const PromptUnit& unit, Arriva
 #else
     [[maybe_unused]] constexpr int UNROLL = 1;            // else the compiler loads too much ahead
 #endif
-    const int stages = min(PROMPT_STAGES, smem_bytes / PROMPT_TILE_BYTES);
+    const int stages = prompt_stages(smem_bytes);
     // Four warps go together; one whose outputs do not exist reads the last tile and stores nothing.
     const bool works = (warp & ~3) < u.tiles;
     const char* from = u.weights + (size_t)min(warp, u.tiles - 1) * u.column_tiles * T::BYTES;
     // A column tile of inputs to its place among the stages: in bulk by one thread where the chip can, else by all.
     auto fetch = [&](int c) {
         const char* source = u.x + (size_t)c * PROMPT_TILE_BYTES;
-        char* stage = smem + c % stages * PROMPT_TILE_BYTES;
+        const int at = (u.before + c) % stages;
+        char* stage = smem + at * PROMPT_TILE_BYTES;
 #ifdef OPENJET_BULK
         if (threadIdx.x != 0 || c >= u.columns) return;
-        arrive_expecting(arrived[c % stages], PROMPT_TILE_BYTES);
-        copy_bulk(stage, source, PROMPT_TILE_BYTES, arrived[c % stages]);
+        arrive_expecting(arrived[at], PROMPT_TILE_BYTES);
+        copy_bulk(stage, source, PROMPT_TILE_BYTES, arrived[at]);
 #else
         for (int i = threadIdx.x * 16; c < u.columns && i < PROMPT_TILE_BYTES; i += THREADS * 16) copy16(stage + i, source + i);
         copy_commit();
@@ -154,7 +159,7 @@ __device__ __noinline__ void multiply_prompt_unit(const PromptUnit& unit, Arriva
     };
     auto wait = [&](int c) {
 #ifdef OPENJET_BULK
-        while (!has_ended(arrived[c % stages], c / stages)) host_yield();
+        while (!has_ended(arrived[(u.before + c) % stages], (u.before + c) / stages)) host_yield();
 #else
         if (stages < PROMPT_STAGES) copy_wait<0>();
         else copy_wait<PROMPT_STAGES - 2>();
@@ -166,11 +171,6 @@ __device__ __noinline__ void multiply_prompt_unit(const PromptUnit& unit, Arriva
         T::load_scales(scales, from, lane);
         if (!WIDE) T::load_quad(next, from, 0, lane);
     }
-    if (threadIdx.x == 0) {
-        for (int s = 0; s < stages; s++) arrivals_begin(arrived[s], 1);
-    }
-    fence_before_bulk();
-    __syncthreads();
     for (int c = 0; c < stages - 1; c++) fetch(c);
     float acc[16][4];
     zero(acc);
@@ -184,7 +184,7 @@ __device__ __noinline__ void multiply_prompt_unit(const PromptUnit& unit, Arriva
         __syncthreads();                 // nobody reads the stage any more that comes next
         if (stages > 1) fetch(c + stages - 1);
         if (!works) continue;
-        const char* x = smem + c % stages * PROMPT_TILE_BYTES;
+        const char* x = smem + (u.before + c) % stages * PROMPT_TILE_BYTES;
         const char* tile = from + (size_t)c * T::BYTES;
         RelativeScales<T> relative;
         if constexpr (T::OFFSET) {
@@ -255,10 +255,6 @@ __device__ __noinline__ void multiply_prompt_unit(const PromptUnit& unit, Arriva
             }
         }
     }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        for (int s = 0; s < stages; s++) arrivals_end(arrived[s]);
-    }
 }
 
 // Arguments as a decode matmul's, with prompt rows as input. Units that share weights run at the same time.
@@ -271,6 +267,11 @@ __device__ __forceinline__ void op_matmul_prompt(const MatmulArgs& args, char* s
     static_assert(sizeof(PromptUnit) <= 64 && sizeof(arrived) <= 64);
     smem += 128;
     smem_bytes -= 128;
+    const int stages = prompt_stages(smem_bytes);
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < stages; s++) arrivals_begin(arrived[s], 1);
+        unit.before = unit.columns = 0;
+    }
     int item = block, before = 0;
     for (uint32_t j = 0; j < args.jobs; j++) {
         const MatmulJob& job = args.job[j];
@@ -285,8 +286,10 @@ __device__ __forceinline__ void op_matmul_prompt(const MatmulArgs& args, char* s
                         args.x + ((size_t)group * column_tiles + column0) * PROMPT_TILE_BYTES,
                         scales + row,
                         job.y + split * job.split_stride + (size_t)row * job.stride + tile * TILE_N,
-                        column_tiles, column1 - column0, min(WARPS, tiles - tile), (int)job.outputs - tile * TILE_N, (int)job.stride, rows - row};
+                        column_tiles, column1 - column0, min(WARPS, tiles - tile), (int)job.outputs - tile * TILE_N, (int)job.stride, rows - row,
+                        unit.before + unit.columns};
             }
+            fence_before_bulk();
             __syncthreads();
             switch (job.type) {
                 case W_F16: multiply_prompt_unit<TileF16>(unit, arrived, smem, smem_bytes); break;
@@ -304,8 +307,13 @@ __device__ __forceinline__ void op_matmul_prompt(const MatmulArgs& args, char* s
                 case W_Q3_K: multiply_prompt_unit<TileQ3_K>(unit, arrived, smem, smem_bytes); break;
                 default: multiply_prompt_unit<TileIQ4_NL>(unit, arrived, smem, smem_bytes);
             }
+            // All have read the unit and its inputs.
+            __syncthreads();
         }
         before += sets * splits * groups;
+    }
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < stages; s++) arrivals_end(arrived[s]);
     }
 }
 
