@@ -36,6 +36,9 @@ pub struct CudaBackend {
     _weights: Weights,
 }
 
+/// Of the images that it saves: another number where they look otherwise, so that none is loaded that an older version wrote.
+const IMAGE_FORM: u32 = 1;
+
 /// What the host knows of a slot.
 #[derive(Clone, Copy, Debug, Default)]
 struct SlotNotes {
@@ -268,6 +271,10 @@ fn output(segment: &Segment<'_>, n: usize, first_row: usize, result: &StepResult
 impl Backend for CudaBackend {
     fn describe(&self) -> String {
         self.device.describe()
+    }
+
+    fn layout(&self) -> String {
+        format!("{}, images of form {IMAGE_FORM}", self.device.describe())
     }
 
     fn options(&self) -> BackendOptions {
