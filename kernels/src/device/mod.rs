@@ -3,6 +3,7 @@
 mod cuda;
 #[cfg(has_host_device)]
 mod faults;
+mod gpus;
 #[cfg(has_host_device)]
 mod host;
 mod pinned;
@@ -10,9 +11,9 @@ mod watch;
 
 use std::sync::Arc;
 
-pub use cuda::{DeviceInfo, DeviceProblem, Selector, available, find, list};
 #[cfg(has_host_device)]
 pub use faults::Fault;
+pub use gpus::{DeviceInfo, DeviceProblem, Selector, available, find, list};
 pub(crate) use pinned::{Lane, Pinned};
 pub use watch::{Card, card, driver_version};
 
