@@ -26,7 +26,8 @@ struct MatmulJob {
     uint64_t split_stride;           // floats from one split's output to the next
 };
 struct MatmulArgs {
-    const char* x;                   // fragment buffer
+    const char* x;                   // fragment buffer, or prompt rows
+    const void* x_map;               // the map of prompt rows' tiles (bulk.cuh); src/program.rs puts it here where the chip has such
     uint64_t rows;                   // the word of the step table\'s header that says how many
     uint32_t inputs;
     uint32_t jobs;

@@ -108,12 +108,22 @@ __device__ __forceinline__ int prompt_stages(int smem_bytes) { return min(PROMPT
 // A unit of work: up to 16 output tiles x one group of rows.
 struct PromptUnit {
     const char* weights;                 // of the first output tile and column
-    const char* x;                       // of the row group's first column
+    const char* x;                       // prompt rows ...
+    const void* x_map;                   // ... and the map of their tiles
     const float* scales;                 // of the row group
     float* y;                            // of the group's first row, the first output
     int column_tiles, columns, tiles, outputs, stride, rows;   // rows and outputs: how many there are from here on
+    int x_tile;                          // of the row group's first column
     int before;                          // columns of the units before: stages and arrivals go on from there
 };
+
+// What of a matmul stands in shared memory before the stages.
+struct PromptState {
+    PromptUnit unit;
+    Arrivals arrived[PROMPT_STAGES];
+};
+constexpr int PROMPT_STATE_BYTES = 128;
+static_assert(sizeof(PromptState) <= PROMPT_STATE_BYTES);
 
 // acc += a B for 16 outputs of each warp, 16 columns and 128 rows, which stand at `b`: two cores of 8 columns x 128 rows.
 __device__ __forceinline__ void multiply_prompt_step(float (&acc)[16][4], const uint32_t* a, const char* b, int lane) {
@@ -129,8 +139,8 @@ __device__ __forceinline__ void multiply_prompt_step(float (&acc)[16][4], const 
 // A function of its own for each type: the compiler then waits for each product (it cannot follow them across a call), which measured
 // no slower, since four groups of warps take turns.
 template <class T>
-__device__ __noinline__ void multiply_prompt_unit(const PromptUnit& unit, Arrivals (&arrived)[PROMPT_STAGES], char* smem, int smem_bytes) {
-    const PromptUnit u = unit;
+__device__ __noinline__ void multiply_prompt_unit(PromptState& state, char* smem, int smem_bytes) {
+    const PromptUnit u = state.unit;
     const int lane = opaque(lane_id()), warp = warp_id();
     // Quads that take many registers are not loaded ahead.
     constexpr bool WIDE = sizeof(typename T::Quad) > 32;
@@ -143,23 +153,24 @@ __device__ __noinline__ void multiply_prompt_unit(const PromptUnit& unit, Arriva
     // Four warps go together; one whose outputs do not exist reads the last tile and stores nothing.
     const bool works = (warp & ~3) < u.tiles;
     const char* from = u.weights + (size_t)min(warp, u.tiles - 1) * u.column_tiles * T::BYTES;
-    // A column tile of inputs to its place among the stages: in bulk by one thread where the chip can, else by all.
+    // A column tile of inputs to its place among the stages: at once by one thread where the chip can, else by all.
     auto fetch = [&](int c) {
-        const char* source = u.x + (size_t)c * PROMPT_TILE_BYTES;
         const int at = (u.before + c) % stages;
         char* stage = smem + at * PROMPT_TILE_BYTES;
 #ifdef OPENJET_BULK
         if (threadIdx.x != 0 || c >= u.columns) return;
-        arrive_expecting(arrived[at], PROMPT_TILE_BYTES);
-        copy_bulk(stage, source, PROMPT_TILE_BYTES, arrived[at]);
+        Arrivals& arrived = state.arrived[at];
+        arrive_expecting(arrived, PROMPT_TILE_BYTES);
+        copy_tile(stage, state.unit.x, state.unit.x_map, state.unit.x_tile + c, PROMPT_TILE_BYTES, arrived);
 #else
+        const char* source = u.x + (size_t)(u.x_tile + c) * PROMPT_TILE_BYTES;
         for (int i = threadIdx.x * 16; c < u.columns && i < PROMPT_TILE_BYTES; i += THREADS * 16) copy16(stage + i, source + i);
         copy_commit();
 #endif
     };
     auto wait = [&](int c) {
 #ifdef OPENJET_BULK
-        while (!has_ended(arrived[(u.before + c) % stages], (u.before + c) / stages)) host_yield();
+        while (!has_ended(state.arrived[(u.before + c) % stages], (u.before + c) / stages)) host_yield();
 #else
         if (stages < PROMPT_STAGES) copy_wait<0>();
         else copy_wait<PROMPT_STAGES - 2>();
@@ -262,14 +273,14 @@ __device__ __forceinline__ void op_matmul_prompt(const MatmulArgs& args, char* s
     const int rows = header_word(smem, args.rows), groups = prompt_groups(rows);
     const int column_tiles = ((int)args.inputs + TILE_K - 1) / TILE_K, pieces = (column_tiles + PIECE_TILES - 1) / PIECE_TILES;
     const float* scales = reinterpret_cast<const float*>(args.x + (size_t)groups * column_tiles * PROMPT_TILE_BYTES);
-    PromptUnit& unit = *reinterpret_cast<PromptUnit*>(smem);
-    auto& arrived = *reinterpret_cast<Arrivals(*)[PROMPT_STAGES]>(smem + 64);
-    static_assert(sizeof(PromptUnit) <= 64 && sizeof(arrived) <= 64);
-    smem += 128;
-    smem_bytes -= 128;
+    PromptState& state = *reinterpret_cast<PromptState*>(smem);
+    PromptUnit& unit = state.unit;
+    smem += PROMPT_STATE_BYTES;
+    smem_bytes -= PROMPT_STATE_BYTES;
     const int stages = prompt_stages(smem_bytes);
     if (threadIdx.x == 0) {
-        for (int s = 0; s < stages; s++) arrivals_begin(arrived[s], 1);
+        for (int s = 0; s < stages; s++) arrivals_begin(state.arrived[s], 1);
+        fence_tiles(args.x_map);
         unit.before = unit.columns = 0;
     }
     int item = block, before = 0;
@@ -283,29 +294,30 @@ __device__ __forceinline__ void op_matmul_prompt(const MatmulArgs& args, char* s
                 const int column1 = min(pieces * (split + 1) / splits * PIECE_TILES, column_tiles);
                 const int tile = set * WARPS, row = group * PROMPT_GROUP;
                 unit = {job.weights + ((size_t)tile * column_tiles + column0) * tile_bytes(job.type),
-                        args.x + ((size_t)group * column_tiles + column0) * PROMPT_TILE_BYTES,
+                        args.x,
+                        args.x_map,
                         scales + row,
                         job.y + split * job.split_stride + (size_t)row * job.stride + tile * TILE_N,
                         column_tiles, column1 - column0, min(WARPS, tiles - tile), (int)job.outputs - tile * TILE_N, (int)job.stride, rows - row,
-                        unit.before + unit.columns};
+                        group * column_tiles + column0, unit.before + unit.columns};
             }
             fence_before_bulk();
             __syncthreads();
             switch (job.type) {
-                case W_F16: multiply_prompt_unit<TileF16>(unit, arrived, smem, smem_bytes); break;
-                case W_Q4_0: multiply_prompt_unit<TileQ4_0>(unit, arrived, smem, smem_bytes); break;
-                case W_Q8_0: multiply_prompt_unit<TileQ8_0>(unit, arrived, smem, smem_bytes); break;
-                case W_Q4_K: multiply_prompt_unit<TileQ4_K>(unit, arrived, smem, smem_bytes); break;
-                case W_Q5_K: multiply_prompt_unit<TileQ5_K>(unit, arrived, smem, smem_bytes); break;
-                case W_Q6_K: multiply_prompt_unit<TileQ6_K>(unit, arrived, smem, smem_bytes); break;
-                case W_IQ4_XS: multiply_prompt_unit<TileIQ4_XS>(unit, arrived, smem, smem_bytes); break;
-                case W_F32: multiply_prompt_unit<TileF32>(unit, arrived, smem, smem_bytes); break;
-                case W_Q4_1: multiply_prompt_unit<TileQ4_1>(unit, arrived, smem, smem_bytes); break;
-                case W_Q5_0: multiply_prompt_unit<TileQ5_0>(unit, arrived, smem, smem_bytes); break;
-                case W_Q5_1: multiply_prompt_unit<TileQ5_1>(unit, arrived, smem, smem_bytes); break;
-                case W_Q2_K: multiply_prompt_unit<TileQ2_K>(unit, arrived, smem, smem_bytes); break;
-                case W_Q3_K: multiply_prompt_unit<TileQ3_K>(unit, arrived, smem, smem_bytes); break;
-                default: multiply_prompt_unit<TileIQ4_NL>(unit, arrived, smem, smem_bytes);
+                case W_F16: multiply_prompt_unit<TileF16>(state, smem, smem_bytes); break;
+                case W_Q4_0: multiply_prompt_unit<TileQ4_0>(state, smem, smem_bytes); break;
+                case W_Q8_0: multiply_prompt_unit<TileQ8_0>(state, smem, smem_bytes); break;
+                case W_Q4_K: multiply_prompt_unit<TileQ4_K>(state, smem, smem_bytes); break;
+                case W_Q5_K: multiply_prompt_unit<TileQ5_K>(state, smem, smem_bytes); break;
+                case W_Q6_K: multiply_prompt_unit<TileQ6_K>(state, smem, smem_bytes); break;
+                case W_IQ4_XS: multiply_prompt_unit<TileIQ4_XS>(state, smem, smem_bytes); break;
+                case W_F32: multiply_prompt_unit<TileF32>(state, smem, smem_bytes); break;
+                case W_Q4_1: multiply_prompt_unit<TileQ4_1>(state, smem, smem_bytes); break;
+                case W_Q5_0: multiply_prompt_unit<TileQ5_0>(state, smem, smem_bytes); break;
+                case W_Q5_1: multiply_prompt_unit<TileQ5_1>(state, smem, smem_bytes); break;
+                case W_Q2_K: multiply_prompt_unit<TileQ2_K>(state, smem, smem_bytes); break;
+                case W_Q3_K: multiply_prompt_unit<TileQ3_K>(state, smem, smem_bytes); break;
+                default: multiply_prompt_unit<TileIQ4_NL>(state, smem, smem_bytes);
             }
             // All have read the unit and its inputs.
             __syncthreads();
@@ -313,7 +325,7 @@ __device__ __forceinline__ void op_matmul_prompt(const MatmulArgs& args, char* s
         before += sets * splits * groups;
     }
     if (threadIdx.x == 0) {
-        for (int s = 0; s < stages; s++) arrivals_end(arrived[s]);
+        for (int s = 0; s < stages; s++) arrivals_end(state.arrived[s]);
     }
 }
 

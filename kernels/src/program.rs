@@ -2,6 +2,9 @@
 //!
 //! Addresses are the device's own (see [`crate::device::Buffer::address`]).
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
 use bytemuck::{Pod, Zeroable};
 
 use crate::device::{Buffer, Device, DeviceError};
@@ -19,11 +22,14 @@ pub const fn fragment_bytes(rows: usize, columns: usize) -> usize {
     rows.div_ceil(8) * columns.div_ceil(256) * FRAGMENT_BYTES
 }
 
+/// Bytes of 128 rows x 256 columns of a prompt's rows; `PROMPT_TILE_BYTES` in `cuda/prompt_rows.cuh`.
+pub(crate) const PROMPT_TILE_BYTES: usize = 128 * 256 * 2;
+
 /// Bytes of prompt rows: `rows` rows of `columns` numbers, as in `cuda/prompt_rows.cuh`.
 #[must_use]
 pub const fn prompt_row_bytes(rows: usize, columns: usize) -> usize {
     let groups = rows.div_ceil(128);
-    groups * columns.div_ceil(256) * (128 * 256 * 2) + groups * 128 * 4
+    groups * columns.div_ceil(256) * PROMPT_TILE_BYTES + groups * 128 * 4
 }
 
 /// The ops, as `OpKind` in `cuda/program.cuh`.
@@ -131,6 +137,8 @@ pub struct MatmulJob {
 #[allow(missing_docs, reason = "the fields are described in cuda/matmul.cuh")]
 pub struct MatmulArgs {
     pub x: u64,
+    /// Set by [`ProgramBuilder::finish`].
+    pub x_map: u64,
     pub rows: u64,
     pub inputs: u32,
     pub jobs: u32,
@@ -183,6 +191,9 @@ struct Op {
 
 const _: () = assert!(size_of::<Op>() == 256);
 
+/// Words of an op's arguments that are a matmul's.
+const MATMUL_WORDS: usize = size_of::<MatmulArgs>() / 8;
+
 /// `NO_OP` in `cuda/program.cuh`.
 const NO_OP: u32 = u32::MAX;
 
@@ -193,7 +204,7 @@ impl Op {
         if self.kind != OpKind::Matmul as u32 {
             return vec![0; blocks as usize + 1];
         }
-        let args: &MatmulArgs = bytemuck::from_bytes(&bytemuck::cast_slice(&self.args)[..size_of::<MatmulArgs>()]);
+        let args: &MatmulArgs = bytemuck::from_bytes(bytemuck::cast_slice(&self.args[..MATMUL_WORDS]));
         let column_tiles = u64::from(args.inputs.div_ceil(256));
         let runs = args.job[..args.jobs as usize].iter().flat_map(|job| {
             let unit = column_tiles * WeightType::ALL[job.ty as usize].tile_bytes() as u64 / u64::from(job.splits);
@@ -253,6 +264,7 @@ impl ProgramBuilder {
     /// # Errors
     /// When the device has no room or fails.
     pub fn finish(mut self, device: &Device) -> Result<Program, DeviceError> {
+        let maps = self.map_inputs(device)?;
         let mut next = NO_OP;
         for (i, op) in self.ops.iter_mut().enumerate().rev() {
             op.next_matmul = next;
@@ -272,7 +284,25 @@ impl ProgramBuilder {
         let bytes = [bytemuck::cast_slice(&self.ops), bytemuck::cast_slice(&shares)].concat();
         let ops = device.upload(&bytes)?;
         let counter = device.allocate(4)?;
-        Ok(Program { device: device.clone(), ops, counter, count: self.ops.len() as u32 })
+        Ok(Program { device: device.clone(), ops, counter, _maps: maps, count: self.ops.len() as u32 })
+    }
+
+    /// Gives each matmul of a prompt the map of its input's tiles, where the device copies by such. Returns the maps by input.
+    fn map_inputs(&mut self, device: &Device) -> Result<BTreeMap<u64, Buffer>, DeviceError> {
+        let mut maps = BTreeMap::new();
+        for op in self.ops.iter_mut().filter(|op| op.kind == OpKind::MatmulPrompt as u32) {
+            let args: &mut MatmulArgs =
+                bytemuck::from_bytes_mut(bytemuck::cast_slice_mut(&mut op.args[..MATMUL_WORDS]));
+            let map = match maps.entry(args.x) {
+                Entry::Occupied(map) => map.into_mut(),
+                Entry::Vacant(place) => {
+                    let Some(map) = device.map_tiles(args.x)? else { break };
+                    place.insert(device.upload(bytemuck::cast_slice(&map))?)
+                }
+            };
+            args.x_map = map.address();
+        }
+        Ok(maps)
     }
 }
 
@@ -282,6 +312,8 @@ pub struct Program {
     device: Device,
     ops: Buffer,
     counter: Buffer,
+    /// What the ops lead to.
+    _maps: BTreeMap<u64, Buffer>,
     count: u32,
 }
 

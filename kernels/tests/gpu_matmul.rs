@@ -81,6 +81,7 @@ fn multiply(device: &Device, case: &Case, bytes: &[u8], x: &[f32]) -> Vec<f32> {
             OpKind::Matmul,
             MatmulArgs {
                 x: fragments.address(),
+                x_map: 0,
                 rows: 0,
                 inputs: inputs as u32,
                 jobs: 1,
@@ -325,6 +326,7 @@ fn streaming_speed() {
                     OpKind::Matmul,
                     MatmulArgs {
                         x: fragments.address(),
+                        x_map: 0,
                         rows: 0,
                         inputs: inputs as u32,
                         jobs: 1,

@@ -6,10 +6,14 @@ use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys;
 
 use super::gpus::{DeviceInfo, DeviceProblem, Selector, find};
-use super::{Api, DeviceError, PinnedAddress, card};
+use super::{Api, DeviceError, PinnedAddress, TileMap, card};
+use crate::program::PROMPT_TILE_BYTES;
 
 /// Threads of a block; as in `cuda/common.cuh`.
 const THREADS: u32 = 512;
+
+/// First number of the lowest compute capability that copies tiles by a map; `OPENJET_BULK` in `cuda/bulk.cuh`.
+const MAPS_CAPABILITY: i32 = 9;
 
 #[cfg(has_fatbin)]
 static FATBIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/openjet.fatbin"));
@@ -197,6 +201,40 @@ impl Api for Cuda {
     fn synchronize(&self) -> Result<(), DeviceError> {
         // SAFETY: the stream lives as long as `self`.
         call("wait for the GPU", unsafe { result::stream::synchronize(self.stream) })
+    }
+
+    fn map_tiles(&self, address: u64) -> Result<Option<TileMap>, DeviceError> {
+        if self.info.capability.0 < MAPS_CAPABILITY {
+            return Ok(None);
+        }
+        self.bind()?;
+        // A tile is 32 lines of 256 words of 8 bytes, since no side may be longer than 256. A copy names one tile, so there is no
+        // need to say how many there are.
+        const LINE: usize = 256 * 8;
+        let sizes = [256, (PROMPT_TILE_BYTES / LINE) as u64, i32::MAX as u64];
+        let strides = [LINE as u64, PROMPT_TILE_BYTES as u64];
+        let (tile, steps) = ([256, (PROMPT_TILE_BYTES / LINE) as u32, 1], [1; 3]);
+        let mut map = sys::CUtensorMap { opaque: [0; 16] };
+        // SAFETY: the driver reads three numbers of each list (of the strides two) and writes the map; it keeps the address as a
+        // number.
+        let made = unsafe {
+            sys::cuTensorMapEncodeTiled(
+                &raw mut map,
+                sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT64,
+                3,
+                address as *mut c_void,
+                sizes.as_ptr(),
+                strides.as_ptr(),
+                tile.as_ptr(),
+                steps.as_ptr(),
+                sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+                sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_NONE,
+                sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+            )
+        };
+        call("describe a prompt's inputs to the GPU", made.result())?;
+        Ok(Some(map.opaque))
     }
 
     fn free_bytes(&self) -> Result<usize, DeviceError> {

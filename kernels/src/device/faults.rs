@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::{Api, DeviceError, PinnedAddress};
+use super::{Api, DeviceError, PinnedAddress, TileMap};
 
 /// What goes wrong with a device, and when. Counts begin at 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,6 +116,11 @@ impl Api for Faulty {
     fn synchronize(&self) -> Result<(), DeviceError> {
         self.alive("wait for the GPU")?;
         self.device.synchronize()
+    }
+
+    fn map_tiles(&self, address: u64) -> Result<Option<TileMap>, DeviceError> {
+        self.alive("describe a prompt's inputs to the GPU")?;
+        self.device.map_tiles(address)
     }
 
     fn free_bytes(&self) -> Result<usize, DeviceError> {

@@ -39,6 +39,10 @@ pub(crate) trait Api: Send + Sync {
     fn download(&self, address: u64, bytes: &mut [u8]) -> Result<(), DeviceError>;
     fn run(&self, ops: u64, count: u32, table: u64, counter: u64) -> Result<(), DeviceError>;
     fn synchronize(&self) -> Result<(), DeviceError>;
+    /// See [`Device::map_tiles`].
+    fn map_tiles(&self, _: u64) -> Result<Option<TileMap>, DeviceError> {
+        Ok(None)
+    }
     fn free_bytes(&self) -> Result<usize, DeviceError>;
     /// Bytes that opening the device took, where that is known.
     fn context_bytes(&self) -> Option<usize>;
@@ -65,6 +69,9 @@ pub(crate) trait Api: Send + Sync {
         false
     }
 }
+
+/// What a GPU is told of tiles that it copies, in its own form: a `CUtensorMap`.
+pub(crate) type TileMap = [u64; 16];
 
 /// Where pinned memory lies, for the host and for the device.
 #[derive(Clone, Copy, Debug)]
@@ -199,6 +206,15 @@ impl Device {
         let buffer = self.allocate(bytes.len())?;
         buffer.write(0, bytes)?;
         Ok(buffer)
+    }
+
+    /// The map of tiles of [`PROMPT_TILE_BYTES`](crate::program::PROMPT_TILE_BYTES) from `address` on, by which the device copies
+    /// them; `None` where it needs none.
+    ///
+    /// # Errors
+    /// When the driver makes none of it.
+    pub(crate) fn map_tiles(&self, address: u64) -> Result<Option<TileMap>, DeviceError> {
+        self.0.map_tiles(address)
     }
 
     /// Runs `count` ops of a program and waits for the end.
