@@ -67,12 +67,6 @@ __device__ __forceinline__ uint32_t load_weights2(const void* p) {
     return r;
 #endif
 }
-// Brings a line of weights as far as L2.
-__device__ __forceinline__ void prefetch_weights(const void* p) {
-#ifndef OPENJET_HOST
-    asm volatile("prefetch.global.L2 [%0];" :: "l"(p));
-#endif
-}
 // (a & m) | o in one instruction.
 __device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t m, uint32_t o) {
 #ifdef OPENJET_HOST
@@ -140,6 +134,9 @@ __device__ __forceinline__ void host_yield() {
     host::yield();
 #endif
 }
+
+// A word of shared memory as it is now, whatever the compiler knows of it.
+template <class Word> __device__ __forceinline__ Word reread(const Word& word) { return *const_cast<const volatile Word*>(&word); }
 
 // Keeps the compiler from knowing the range of x: address arithmetic with it then folds into the loads' offsets.
 __device__ __forceinline__ int opaque(int x) {

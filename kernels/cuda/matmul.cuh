@@ -78,7 +78,7 @@ __device__ __forceinline__ void stage_input(char* shared, const char* x, int fir
         char* to = shared + i * FRAGMENT_BYTES;
         // 64 bytes of a row in each of nine runs of 512, then the scales.
         if (lane < 4 * (p.rows - tile * FRAGMENT_ROWS)) {
-#pragma unroll 1
+#pragma unroll
             for (int run = 0; run < FRAGMENT_SCALES; run += 512) copy16(to + run + lane * 16, from + run + lane * 16);
         }
         if (lane < 2) copy16(to + FRAGMENT_SCALES + lane * 16, from + FRAGMENT_SCALES + lane * 16);
@@ -114,37 +114,28 @@ struct Phases {
     }
 };
 
-// A warp's walk over its items of all phases: an item is one piece of one output tile; a warp takes every 16th of a phase.
+// A warp's walk over its items of a phase: an item is one piece of one output tile; a warp takes every 16th.
 struct Walk {
-    int phase, item, items;              // item of items in the phase
+    int item, items;
     int piece, pieces, rest;             // rest: pieces from item to item, less whole output tiles
     int single;                          // the piece that has one column tile, or none
     uint32_t at, step, wrap;             // byte offset of the item's first tile; to the next item; the same when `piece` wraps
 
-    // Goes on to the first phase from `from` on with an item for this warp; `phase` is the number of phases when there is none.
-    template <int TileBytes> __device__ __forceinline__ void enter(const MatmulPart& p, const Phases& f, int from, int warp) {
-        for (phase = from; phase < f.chunks * f.groups; phase++) {
-            const int c = phase / f.groups, g = phase - c * f.groups;
-            const int column = p.column0 + c * f.chunk, tile = p.tile0 + g * f.group;
-            const int columns = min(f.chunk, p.column1 - column);
-            pieces = (columns + PIECE_TILES - 1) / PIECE_TILES;
-            single = pieces * PIECE_TILES > columns ? pieces - 1 : -1;
-            items = min(f.group, p.tile1 - tile) * pieces;
-            if (warp >= items) continue;
-            item = warp;
-            const int row = warp / pieces;
-            piece = warp - row * pieces;
-            const int rows = WARPS / pieces;
-            rest = WARPS - rows * pieces;
-            at = (uint32_t)((tile + row) * p.column_tiles + column + piece * PIECE_TILES) * TileBytes;
-            step = (uint32_t)(rows * p.column_tiles + rest * PIECE_TILES) * TileBytes;
-            wrap = (uint32_t)(p.column_tiles - pieces * PIECE_TILES) * TileBytes;
-            return;
-        }
+    template <int TileBytes> __device__ __forceinline__ void begin(const MatmulPart& p, const Phases& f, int c, int g, int warp) {
+        const int column = p.column0 + c * f.chunk, tile = p.tile0 + g * f.group, columns = min(f.chunk, p.column1 - column);
+        pieces = (columns + PIECE_TILES - 1) / PIECE_TILES;
+        single = pieces * PIECE_TILES > columns ? pieces - 1 : -1;
+        item = warp;
+        items = min(f.group, p.tile1 - tile) * pieces;
+        const int row = warp / pieces, rows = WARPS / pieces;
+        piece = warp - row * pieces;
+        rest = WARPS - rows * pieces;
+        at = (uint32_t)((tile + row) * p.column_tiles + column + piece * PIECE_TILES) * TileBytes;
+        step = (uint32_t)(rows * p.column_tiles + rest * PIECE_TILES) * TileBytes;
+        wrap = (uint32_t)(p.column_tiles - pieces * PIECE_TILES) * TileBytes;
     }
-    template <int TileBytes> __device__ __forceinline__ void next(const MatmulPart& p, const Phases& f, int warp) {
+    __device__ __forceinline__ void next() {
         item += WARPS;
-        if (item >= items) return enter<TileBytes>(p, f, phase + 1, warp);
         at += step;
         piece += rest;
         if (piece >= pieces) {
@@ -167,14 +158,13 @@ __device__ __noinline__ void matmul_part(MatmulParts& parts, char* smem, int sme
     // Zeros, so that nothing here is taken to live before the function: that would cost its callers the registers.
     Weights weights = {};
     Walk ahead = {};
-    ahead.enter<T::BYTES>(p, phases, 0, warp);
-    const int all = phases.chunks * phases.groups;
     auto fetch = [&](int t) {
-        if (ahead.phase == all) return;
+        if (ahead.item >= ahead.items) return;
         if (t == 0 || ahead.piece != ahead.single) weights.load(t % Depth, p.weights + ahead.at + t * T::BYTES, lane);
-        if (t == 1) ahead.next<T::BYTES>(p, phases, warp);
+        if (t == 1) ahead.next();
     };
     static_assert(PIECE_TILES == 2 && (Depth == 1 || Depth == 2));
+    ahead.begin<T::BYTES>(p, phases, 0, 0, warp);
     Walk now = ahead;
     // Before the gate: more would spill registers.
     constexpr int EARLY = N == 1 ? Depth : 1;
@@ -184,13 +174,12 @@ __device__ __noinline__ void matmul_part(MatmulParts& parts, char* smem, int sme
 #pragma unroll
     for (int d = EARLY; d < Depth; d++) fetch(d);
 
-    for (int phase = 0; phase < all; phase++) {
-        const int c = phase / phases.groups, g = phase - c * phases.groups;
+    int c = 0, g = 0;
+    while (true) {
         const int column0 = p.column0 + c * phases.chunk, columns = min(phases.chunk, p.column1 - column0);
-        const int pieces = (columns + PIECE_TILES - 1) / PIECE_TILES;
-        const int tile0 = p.tile0 + g * phases.group, count = min(phases.group, p.tile1 - tile0);
+        const int tile0 = p.tile0 + g * phases.group, count = min(phases.group, p.tile1 - tile0), pieces = now.pieces;
         if (g == 0) stage_input(smem, parts.x, column0, column0 + columns, p, tiles, parts.staged);
-        while (now.phase == phase) {
+        while (now.item < now.items) {
             const char* xi = smem + now.piece * (PIECE_TILES * column_bytes);
             float4* slot = products + (size_t)now.item * tiles * 32 + lane;
             const bool two = now.piece != now.single;
@@ -217,19 +206,33 @@ __device__ __noinline__ void matmul_part(MatmulParts& parts, char* smem, int sme
                 slot[n * 32] = make_float4(first.x + acc[n][0], first.y + acc[n][1], first.z + acc[n][2], first.w + acc[n][3]);
             }
         }
+        // The first weights of the next phase come while this one's products are added.
+        const bool first = c == 0;
+        if (++g == phases.groups) {
+            g = 0;
+            c++;
+        }
+        const bool more = c < phases.chunks;
+        if (more) {
+            ahead.begin<T::BYTES>(p, phases, c, g, warp);
+            now = ahead;
+#pragma unroll
+            for (int d = 0; d < Depth; d++) fetch(d);
+        }
         __syncthreads();
         for (int i = warp; i < count * tiles; i += WARPS) {
             const int t = i / tiles, n = i - t * tiles, row = (p.first_row_tile + n) * FRAGMENT_ROWS + (lane & 3) * 2, output = (tile0 + t) * TILE_N + (lane >> 2);
             float* y = p.y + (size_t)row * p.stride + output;
             const bool r0 = row < p.rows, r1 = row + 1 < p.rows, o0 = output < p.outputs, o1 = output + 8 < p.outputs;
             float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            if (c > 0) {
+            if (!first) {
                 if (r0 && o0) v.x = y[0];
                 if (r1 && o0) v.y = y[p.stride];
                 if (r0 && o1) v.z = y[8];
                 if (r1 && o1) v.w = y[p.stride + 8];
             }
             const float4* product = products + ((size_t)t * pieces * tiles + n) * 32 + lane;
+#pragma unroll 4
             for (int k = 0; k < pieces; k++) {
                 const float4 a = product[(size_t)k * tiles * 32];
                 v.x += a.x;
@@ -242,6 +245,7 @@ __device__ __noinline__ void matmul_part(MatmulParts& parts, char* smem, int sme
             if (r0 && o1) y[8] = v.z;
             if (r1 && o1) y[p.stride + 8] = v.w;
         }
+        if (!more) return;
         __syncthreads();
     }
 }
@@ -279,18 +283,6 @@ template <class Part> __device__ __forceinline__ void for_parts(const MatmulArgs
     }
 }
 
-// Asks for line `round` of each thread of the first part of a block's share.
-__device__ __forceinline__ void prefetch_matmul(const MatmulArgs& args, int from, int to, int round) {
-    bool done = false;
-    for_parts(args, from, to, [&](const MatmulJob& job, int, int tile0, int tile1, int column_tiles, int column0, int column1) {
-        if (done) return;
-        done = true;
-        const int bytes = tile_bytes(job.type), run = (column1 - column0) * bytes / 128;
-        const int line = round * THREADS + (int)threadIdx.x, tile = tile0 + line / run;
-        if (tile < tile1) prefetch_weights(job.weights + ((size_t)tile * column_tiles + column0) * bytes + line % run * 128);
-    });
-}
-
 // Lists a block's parts of a matmul; by one thread, before the matmul begins.
 __device__ __forceinline__ void list_parts(MatmulParts& parts, const MatmulArgs& args, int rows, int from, int to) {
     int count = 0;
@@ -308,8 +300,7 @@ __device__ __forceinline__ void list_parts(MatmulParts& parts, const MatmulArgs&
 __device__ __forceinline__ void run_matmul(MatmulParts& parts, char* smem, int smem_bytes) {
     if (parts.count == 0) return pass_gate(parts.gate);
     while (true) {
-        MatmulPart& p = parts.part[parts.at];
-        switch (p.type) {
+        switch (parts.part[reread(parts.at)].type) {
             case W_F32: matmul_part_any<TileF32>(parts, smem, smem_bytes); break;
             case W_F16: matmul_part_any<TileF16>(parts, smem, smem_bytes); break;
             case W_Q4_0: matmul_part_any<TileQ4_0>(parts, smem, smem_bytes); break;
@@ -326,13 +317,15 @@ __device__ __forceinline__ void run_matmul(MatmulParts& parts, char* smem, int s
             default: matmul_part_any<TileIQ4_XS>(parts, smem, smem_bytes);
         }
         // The next row tiles of the part, or the next part.
+        const int at = reread(parts.at);
+        MatmulPart& p = parts.part[at];
         const bool done = p.first_row_tile + ROW_TILES >= p.row_tiles;
-        if (done && parts.at + 1 == parts.count) break;
+        if (done && at + 1 == parts.count) break;
         __syncthreads();
         if (threadIdx.x == 0) {
             parts.gate.target = 0;
             if (done) {
-                parts.at++;
+                parts.at = at + 1;
             } else {
                 p.first_row_tile += ROW_TILES;
                 p.count_row_tiles = min(ROW_TILES, p.row_tiles - p.first_row_tile);

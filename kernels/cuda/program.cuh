@@ -1,8 +1,7 @@
 // The persistent kernel: all blocks walk a list of ops, with a grid barrier after an op that the next one depends on.
 //
 // The list is built once from the model (src/program.rs); what differs from step to step is in the step table. While a block runs
-// an op, the next one comes to shared memory; while it waits at a barrier, it asks for the weights of its next matmul, so that
-// device memory is not idle then.
+// an op, the next one comes to shared memory.
 #pragma once
 #include "accept.cuh"
 #include "attention.cuh"
@@ -33,8 +32,7 @@ struct alignas(16) Op {
     uint32_t barrier;                // wait for all blocks afterwards
     uint32_t next_matmul;            // index of the first matmul after this op, or NO_OP
     char args[216];
-    uint32_t prefetch;               // barriers since the matmul before
-    uint32_t reserved;
+    uint32_t reserved[2];
     uint32_t from, to;               // a matmul's share of this block; stands in the list of shares behind the ops
     uint32_t padding[2];
 };
@@ -80,11 +78,13 @@ __device__ __forceinline__ void run_op(const Op& op, MatmulParts& parts, char* s
 #undef OPENJET_OP
 }
 
-// What the kernel keeps in shared memory beside an op's own. Nothing of it is in registers, which do not outlive an op's call.
+// What the kernel keeps in shared memory beside an op's own. Nothing of it is in registers while an op runs: they would be spilled,
+// and after a barrier the L1 is empty, so that each spilled word costs a read from L2.
 struct alignas(128) Running {
     Op op[2];                        // this one and the next
     Op matmul;                       // the next matmul ...
     MatmulParts parts;               // ... and this block's parts of it
+    uint32_t index;                  // of this op
     uint32_t passed;                 // barriers, of the first thread
 };
 // Then come 128 bytes that end with the step table's header (header_word), then the op's own.
@@ -96,9 +96,6 @@ __device__ __forceinline__ void copy_op(Op& to, const Op* ops, const uint32_t* s
     if (thread < OP_COPIED / 16) copy16(reinterpret_cast<char*>(&to) + thread * 16, reinterpret_cast<const char*>(ops + i) + thread * 16);
     if (thread == 16 || thread == 17) copy4(&to.from + (thread - 16), shares + (uint64_t)i * (gridDim.x + 1) + blockIdx.x + (thread - 16));
 }
-
-// At how many barriers before a matmul a thread asks for a line of its weights.
-constexpr uint32_t PREFETCHES = 3;
 
 __device__ __forceinline__ void prepare_matmul(Running& running, const char* own) {
     const MatmulArgs& args = *reinterpret_cast<const MatmulArgs*>(running.matmul.args);
@@ -114,7 +111,7 @@ __device__ __forceinline__ void run_program(const Op* ops, uint32_t count, const
     constexpr int PREPARER = 32;     // a thread that does not wait for the other blocks
     const int thread = (int)threadIdx.x;
     if (thread == 0) {
-        running.passed = 0;
+        running.index = running.passed = 0;
         running.parts.gate = {counter, 0};
     }
     if (thread < (int)sizeof(TableHeader) / 4) reinterpret_cast<uint32_t*>(&header)[thread] = table[thread];
@@ -126,30 +123,27 @@ __device__ __forceinline__ void run_program(const Op* ops, uint32_t count, const
     __syncthreads();
     if (thread == PREPARER && first != NO_OP) prepare_matmul(running, own);
     __syncthreads();
-    for (uint32_t i = 0; i < count; i++) {
-        const Op& op = running.op[i & 1];
-        if (i + 1 < count) copy_op(running.op[(i + 1) & 1], ops, shares, i + 1, (int)threadIdx.x);
-        if (op.kind == OP_MATMUL && op.next_matmul != NO_OP) copy_op(running.matmul, ops, shares, op.next_matmul, (int)threadIdx.x - 64);
-        copy_commit();
-        if (op.min_draft > header.draft_depth) {
+    while (reread(running.index) < count) {
+        {
+            const uint32_t i = reread(running.index);
+            const Op& op = running.op[i & 1];
+            if (i + 1 < count) copy_op(running.op[(i + 1) & 1], ops, shares, i + 1, (int)threadIdx.x);
+            if (op.kind == OP_MATMUL && op.next_matmul != NO_OP) copy_op(running.matmul, ops, shares, op.next_matmul, (int)threadIdx.x - 64);
+            copy_commit();
+            if (op.min_draft <= header.draft_depth) run_op(op, running.parts, own, smem_bytes - RUNNING_BYTES, (int)blockIdx.x, (int)gridDim.x);
             copy_wait<0>();
-            __syncthreads();
-            continue;
         }
-        run_op(op, running.parts, own, smem_bytes - RUNNING_BYTES, (int)blockIdx.x, (int)gridDim.x);
-        copy_wait<0>();
-        if (!op.barrier) {
+        const uint32_t i = reread(running.index);
+        const Op& op = running.op[i & 1];
+        if (op.min_draft > header.draft_depth || !op.barrier) {
+            __syncthreads();
+            if (threadIdx.x == 0) running.index = i + 1;
             __syncthreads();
             continue;
         }
         grid_arrive(counter, running.passed);
-        if (op.next_matmul != NO_OP) {
-            if (op.kind == OP_MATMUL && threadIdx.x == PREPARER) prepare_matmul(running, own);
-            if (op.prefetch < PREFETCHES && running.matmul.min_draft <= header.draft_depth) {
-                const MatmulArgs& next = *reinterpret_cast<const MatmulArgs*>(running.matmul.args);
-                prefetch_matmul(next, (int)running.matmul.from, (int)running.matmul.to, (int)op.prefetch);
-            }
-        }
+        if (threadIdx.x == 0) running.index = i + 1;
+        if (op.kind == OP_MATMUL && op.next_matmul != NO_OP && threadIdx.x == PREPARER) prepare_matmul(running, own);
         // A matmul passes the barrier itself, when it has asked for its first weights.
         const Op& next = running.op[(i + 1) & 1];
         if (i + 1 < count && next.kind == OP_MATMUL && next.min_draft <= header.draft_depth) {

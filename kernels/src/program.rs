@@ -181,9 +181,7 @@ struct Op {
     barrier: u32,
     next_matmul: u32,
     args: [u64; 27],
-    /// Barriers since the matmul before.
-    prefetch: u32,
-    reserved: u32,
+    reserved: [u32; 2],
     /// A matmul's share of a block; stands in the list of shares behind the ops.
     share: [u32; 2],
     padding: [u32; 2],
@@ -271,14 +269,6 @@ impl ProgramBuilder {
             if op.kind == OpKind::Matmul as u32 {
                 next = i as u32;
             }
-        }
-        let mut barriers = 0;
-        for op in &mut self.ops {
-            if op.kind == OpKind::Matmul as u32 {
-                barriers = 0;
-            }
-            op.prefetch = barriers;
-            barriers += op.barrier;
         }
         let shares: Vec<u32> = self.ops.iter().flat_map(|op| op.shares(device.blocks())).collect();
         let bytes = [bytemuck::cast_slice(&self.ops), bytemuck::cast_slice(&shares)].concat();
