@@ -73,7 +73,7 @@ __device__ __forceinline__ void run_op(const Op& op, MatmulParts& parts, char* s
         OPENJET_OP(OP_SAMPLE_ACCEPT, SampleArgs, op_sample_accept);
         OPENJET_OP(OP_SAMPLE_LOGPROBS, SampleArgs, op_sample_logprobs);
         OPENJET_OP(OP_PACK_PROMPT, PackArgs, op_pack_prompt);
-        case OP_MATMUL_PROMPT: op_matmul_prompt(*reinterpret_cast<const MatmulArgs*>(op.args), smem, smem_bytes, block, blocks); break;
+        OPENJET_OP(OP_MATMUL_PROMPT, MatmulArgs, op_matmul_prompt);
     }
 #undef OPENJET_OP
 }
