@@ -145,8 +145,8 @@ struct Walk {
     }
 };
 
-// `Weights` is Held or Streamed, with `Depth` tiles of a warp in flight: 1 or 2.
-template <class T, class Weights, int N, bool Dynamic, int Depth>
+// `Weights` is Refilled or Streamed.
+template <class T, class Weights, int N, bool Dynamic>
 __device__ __noinline__ void matmul_part(MatmulParts& parts, char* smem, int smem_bytes) {
     const MatmulPart p = parts.part[parts.at];
     const int lane = opaque(lane_id()), warp = warp_id();
@@ -157,53 +157,38 @@ __device__ __noinline__ void matmul_part(MatmulParts& parts, char* smem, int sme
 
     // Zeros, so that nothing here is taken to live before the function: that would cost its callers the registers.
     Weights weights = {};
-    Walk ahead = {};
-    auto fetch = [&](int t) {
-        if (ahead.item >= ahead.items) return;
-        if (t == 0 || ahead.piece != ahead.single) weights.load(t % Depth, p.weights + ahead.at + t * T::BYTES, lane);
-        if (t == 1) ahead.next();
-    };
-    static_assert(PIECE_TILES == 2 && (Depth == 1 || Depth == 2));
-    ahead.begin<T::BYTES>(p, phases, 0, 0, warp);
-    Walk now = ahead;
-    // Before the gate: more would spill registers.
-    constexpr int EARLY = N == 1 ? Depth : 1;
-#pragma unroll
-    for (int d = 0; d < EARLY; d++) fetch(d);
+    Walk walk = {};
+    walk.begin<T::BYTES>(p, phases, 0, 0, warp);
+    if (walk.item < walk.items) weights.load(p.weights + walk.at, lane);
     pass_gate(parts.gate);
-#pragma unroll
-    for (int d = EARLY; d < Depth; d++) fetch(d);
 
     int c = 0, g = 0;
     while (true) {
         const int column0 = p.column0 + c * phases.chunk, columns = min(phases.chunk, p.column1 - column0);
-        const int tile0 = p.tile0 + g * phases.group, count = min(phases.group, p.tile1 - tile0), pieces = now.pieces;
+        const int tile0 = p.tile0 + g * phases.group, count = min(phases.group, p.tile1 - tile0), pieces = walk.pieces;
         if (g == 0) stage_input(smem, parts.x, column0, column0 + columns, p, tiles, parts.staged);
-        while (now.item < now.items) {
-            const char* xi = smem + now.piece * (PIECE_TILES * column_bytes);
-            float4* slot = products + (size_t)now.item * tiles * 32 + lane;
-            const bool two = now.piece != now.single;
+        static_assert(PIECE_TILES == 2);
+        bool second = false;             // column tile of the piece
+#pragma unroll 1
+        while (walk.item < walk.items) {
+            const char* xi = smem + (walk.piece * PIECE_TILES + second) * column_bytes;
+            float4* slot = products + (size_t)walk.item * tiles * 32 + lane;
+            const bool add = second;
+            second = !second && walk.piece != walk.single;
+            if (!second) walk.next();
+            const char* next = walk.item < walk.items ? p.weights + walk.at + (second ? T::BYTES : 0) : nullptr;
             float acc[N][4];
             zero(acc);
-            weights.template multiply<N, Dynamic>(0, acc, xi, lane, tiles);
-            if (Depth == 2) now = ahead;
-            fetch(Depth == 2 ? 0 : 1);
-#pragma unroll
-            for (int n = 0; n < N; n++) {
-                if (!Dynamic || n < tiles) slot[n * 32] = make_float4(acc[n][0], acc[n][1], acc[n][2], acc[n][3]);
-            }
-            if (two) {
-                zero(acc);
-                weights.template multiply<N, Dynamic>(1 % Depth, acc, xi + column_bytes, lane, tiles);
-            }
-            if (Depth == 1) now = ahead;
-            fetch(Depth == 2 ? 1 : 0);
-            if (!two) continue;
+            weights.template multiply<N, Dynamic>(acc, xi, lane, tiles, next);
 #pragma unroll
             for (int n = 0; n < N; n++) {
                 if (Dynamic && n >= tiles) continue;
-                const float4 first = slot[n * 32];
-                slot[n * 32] = make_float4(first.x + acc[n][0], first.y + acc[n][1], first.z + acc[n][2], first.w + acc[n][3]);
+                float4 v = make_float4(acc[n][0], acc[n][1], acc[n][2], acc[n][3]);
+                if (add) {
+                    const float4 first = slot[n * 32];
+                    v = make_float4(first.x + v.x, first.y + v.y, first.z + v.z, first.w + v.w);
+                }
+                slot[n * 32] = v;
             }
         }
         // The first weights of the next phase come while this one's products are added.
@@ -214,10 +199,8 @@ __device__ __noinline__ void matmul_part(MatmulParts& parts, char* smem, int sme
         }
         const bool more = c < phases.chunks;
         if (more) {
-            ahead.begin<T::BYTES>(p, phases, c, g, warp);
-            now = ahead;
-#pragma unroll
-            for (int d = 0; d < Depth; d++) fetch(d);
+            walk.begin<T::BYTES>(p, phases, c, g, warp);
+            if (walk.item < walk.items) weights.load(p.weights + walk.at, lane);
         }
         __syncthreads();
         for (int i = warp; i < count * tiles; i += WARPS) {
@@ -252,15 +235,15 @@ __device__ __noinline__ void matmul_part(MatmulParts& parts, char* smem, int sme
 
 template <class T>
 __device__ __forceinline__ void matmul_part_any(MatmulParts& parts, char* smem, int smem_bytes) {
-    matmul_part<T, Streamed<T>, ROW_TILES, true, 1>(parts, smem, smem_bytes);
+    matmul_part<T, Streamed<T>, ROW_TILES, true>(parts, smem, smem_bytes);
 }
 // For types that large matrices have.
-template <class T, int Depth>
+template <class T>
 __device__ __forceinline__ void matmul_part_rows(MatmulParts& parts, char* smem, int smem_bytes) {
     switch (parts.part[parts.at].count_row_tiles) {
-        case 1: matmul_part<T, Held<T, Depth>, 1, false, Depth>(parts, smem, smem_bytes); break;
-        case 2: matmul_part<T, Held<T, Depth>, 2, false, Depth>(parts, smem, smem_bytes); break;
-        default: matmul_part<T, Held<T, Depth>, 3, false, Depth>(parts, smem, smem_bytes);
+        case 1: matmul_part<T, Refilled<T>, 1, false>(parts, smem, smem_bytes); break;
+        case 2: matmul_part<T, Refilled<T>, 2, false>(parts, smem, smem_bytes); break;
+        default: matmul_part<T, Refilled<T>, 3, false>(parts, smem, smem_bytes);
     }
 }
 
@@ -307,12 +290,12 @@ __device__ __forceinline__ void run_matmul(MatmulParts& parts, char* smem, int s
             case W_Q4_1: matmul_part_any<TileQ4_1>(parts, smem, smem_bytes); break;
             case W_Q5_0: matmul_part_any<TileQ5_0>(parts, smem, smem_bytes); break;
             case W_Q5_1: matmul_part_any<TileQ5_1>(parts, smem, smem_bytes); break;
-            case W_Q8_0: matmul_part_rows<TileQ8_0, 1>(parts, smem, smem_bytes); break;
+            case W_Q8_0: matmul_part_rows<TileQ8_0>(parts, smem, smem_bytes); break;
             case W_Q2_K: matmul_part_any<TileQ2_K>(parts, smem, smem_bytes); break;
             case W_Q3_K: matmul_part_any<TileQ3_K>(parts, smem, smem_bytes); break;
-            case W_Q4_K: matmul_part_rows<TileQ4_K, 2>(parts, smem, smem_bytes); break;
-            case W_Q5_K: matmul_part_rows<TileQ5_K, 2>(parts, smem, smem_bytes); break;
-            case W_Q6_K: matmul_part_rows<TileQ6_K, 2>(parts, smem, smem_bytes); break;
+            case W_Q4_K: matmul_part_rows<TileQ4_K>(parts, smem, smem_bytes); break;
+            case W_Q5_K: matmul_part_rows<TileQ5_K>(parts, smem, smem_bytes); break;
+            case W_Q6_K: matmul_part_rows<TileQ6_K>(parts, smem, smem_bytes); break;
             case W_IQ4_NL: matmul_part_any<TileIQ4_NL>(parts, smem, smem_bytes); break;
             default: matmul_part_any<TileIQ4_XS>(parts, smem, smem_bytes);
         }

@@ -54,21 +54,33 @@ __device__ __forceinline__ void multiply_quad(float (&acc)[N][4], const typename
         }
     }
 }
-// ... or with the scales of the sub-blocks in the weights. `x0`, `x1` are what the type's `folded` wants to know of the quad.
+// A step's fragments of the inputs: steps 0 .. 3 are the quads' lower halves, 4 .. 7 their upper ones.
+template <int N, bool Dynamic> __device__ __forceinline__ void load_inputs(uint4 (&b)[N], const char* x, int step, int lane, int tiles) {
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        if (!Dynamic || n < tiles) b[n] = *reinterpret_cast<const uint4*>(x + n * FRAGMENT_BYTES + (step * 32 + lane) * 16);
+    }
+}
+// ... or with the scales of the sub-blocks in the weights. `x0`, `x1` are what the type's `folded` wants to know of the quad; `b` has
+// the inputs of its first half, and then those of the next quad's.
 template <class T, int N, bool Dynamic>
-__device__ __forceinline__ void multiply_quad_folded(float (&acc)[N][4], const typename T::Quad& q, uint32_t x0, uint32_t x1, int quad, const char* x,
-                                                     int lane, int tiles) {
+__device__ __forceinline__ void multiply_quad_folded(float (&acc)[N][4], const typename T::Quad& q, uint32_t x0, uint32_t x1, int quad, uint4 (&b)[N],
+                                                     const char* x, int lane, int tiles) {
 #pragma unroll
     for (int upper = 0; upper < 2; upper++) {
-        const char* columns = x + ((quad + 4 * upper) * 32 + lane) * 16;
+        uint4 now[N];
+#pragma unroll
+        for (int n = 0; n < N; n++) now[n] = b[n];
+        if (upper == 0 || quad < 3) load_inputs<N, Dynamic>(b, x, upper == 0 ? quad + 4 : quad + 1, lane, tiles);
         uint32_t a[4], c[4];
         T::folded(q, x0, x1, upper, a, c);
 #pragma unroll
         for (int n = 0; n < N; n++) {
-            if (Dynamic && n >= tiles) continue;
-            const uint4 b = *reinterpret_cast<const uint4*>(columns + n * FRAGMENT_BYTES);
-            mma(acc[n], a, b.x, b.y);
-            mma(acc[n], c, b.z, b.w);
+            if (!Dynamic || n < tiles) mma(acc[n], a, now[n].x, now[n].y);
+        }
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            if (!Dynamic || n < tiles) mma(acc[n], c, now[n].z, now[n].w);
         }
     }
 }
@@ -112,69 +124,82 @@ template <int N> __device__ __forceinline__ void zero(float (&acc)[N][4]) {
     for (int n = 0; n < N; n++) acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = 0.0f;
 }
 
-// Weight tiles of a warp on their way from memory: Held keeps `Depth` whole tiles in registers, ...
-template <class T, int Depth> struct Held {
-    struct Tile {
-        typename T::Quad q[4];
-        typename T::Scales s;
-    } tile[Depth];
-    __device__ __forceinline__ void load(int i, const char* t, int lane) {
+// A warp's weight tile, and the next one on its way from memory. `multiply` asks for `next`, where there is one, and multiplies the
+// tile that was asked for before: Refilled holds a whole tile in registers, and each quad's place is filled again when it was
+// multiplied; ...
+template <class T> struct Refilled {
+    typename T::Quad q[4];
+    typename T::Scales s;
+    __device__ __forceinline__ void load(const char* t, int lane) {
 #pragma unroll
-        for (int quad = 0; quad < 4; quad++) T::load_quad(tile[i].q[quad], t, quad, lane);
-        T::load_scales(tile[i].s, t, lane);
+        for (int quad = 0; quad < 4; quad++) T::load_quad(q[quad], t, quad, lane);
+        T::load_scales(s, t, lane);
     }
-    template <int N, bool Dynamic> __device__ __forceinline__ void multiply(int i, float (&acc)[N][4], const char* x, int lane, int tiles) {
+    template <int N, bool Dynamic> __device__ __forceinline__ void multiply(float (&acc)[N][4], const char* x, int lane, int tiles, const char* next) {
+        const typename T::Scales scales = s;
+        if (next) T::load_scales(s, next, lane);
         Head head;
         if constexpr (folds_scales<T>) {
-            uint32_t w0, w1;
-            T::fold(tile[i].s, w0, w1);
-            uint32_t x0 = of_quad(w0, lane, 0), x1 = of_quad(w1, lane, 0);
+            uint4 b[N];
+            load_inputs<N, Dynamic>(b, x, 0, lane, tiles);
+            uint32_t w0, w1, x0[4], x1[4];
+            T::fold(scales, w0, w1);
+#pragma unroll
+            for (int quad = 0; quad < 4; quad++) x0[quad] = of_quad(w0, lane, quad), x1[quad] = of_quad(w1, lane, quad);
 #pragma unroll
             for (int quad = 0; quad < 4; quad++) {
-                // What comes from other lanes is asked for one quad ahead.
-                const uint32_t now0 = x0, now1 = x1;
-                if (quad < 3) x0 = of_quad(w0, lane, quad + 1), x1 = of_quad(w1, lane, quad + 1);
-                else head = T::head(tile[i].s, lane);
-                multiply_quad_folded<T, N, Dynamic>(acc, tile[i].q[quad], now0, now1, quad, x, lane, tiles);
+                multiply_quad_folded<T, N, Dynamic>(acc, q[quad], x0[quad], x1[quad], quad, b, x, lane, tiles);
+                if (next) T::load_quad(q[quad], next, quad, lane);
             }
+            head = T::head(scales, lane);
         } else {
-            head = T::head(tile[i].s, lane);
-            const uint32_t w0 = T::word0(tile[i].s), w1 = T::word1(tile[i].s);
+            head = T::head(scales, lane);
+            const uint32_t w0 = T::word0(scales), w1 = T::word1(scales);
 #pragma unroll
-            for (int quad = 0; quad < 4; quad++) multiply_quad<T, N, Dynamic>(acc, tile[i].q[quad], head, w0, w1, quad, x, lane, tiles);
+            for (int quad = 0; quad < 4; quad++) {
+                multiply_quad<T, N, Dynamic>(acc, q[quad], head, w0, w1, quad, x, lane, tiles);
+                if (next) T::load_quad(q[quad], next, quad, lane);
+            }
         }
-        finish_tile<T, N, Dynamic>(acc, tile[i].s, head, x, lane, tiles);
+        finish_tile<T, N, Dynamic>(acc, scales, head, x, lane, tiles);
     }
 };
-// ... Streamed the scales and the first quad, and fetches each further quad while it multiplies the one before: few registers and
-// little code, for many rows and for rare types.
+// ... Streamed the scales and one quad, and fetches each quad while it multiplies the one before: few registers and little code,
+// for many rows and for rare types.
 template <class T> struct Streamed {
-    typename T::Quad first;
+    static constexpr bool WIDE = sizeof(typename T::Quad) > 32;      // not held ahead
+    typename T::Quad q;
     typename T::Scales s;
     const char* from;
-    __device__ __forceinline__ void load(int, const char* t, int lane) {
-        T::load_quad(first, t, 0, lane);
+    __device__ __forceinline__ void load(const char* t, int lane) {
+        if (!WIDE) T::load_quad(q, t, 0, lane);
         T::load_scales(s, t, lane);
         from = t;
     }
-    template <int N, bool Dynamic> __device__ __forceinline__ void multiply(int, float (&acc)[N][4], const char* x, int lane, int tiles) {
-        const Head head = T::head(s, lane);
-        uint32_t w0 = T::word0(s), w1 = T::word1(s);
-        if constexpr (folds_scales<T>) T::fold(s, w0, w1);
-        typename T::Quad q = first;
+    template <int N, bool Dynamic> __device__ __forceinline__ void multiply(float (&acc)[N][4], const char* x, int lane, int tiles, const char* next) {
+        const typename T::Scales scales = s;
+        if (next) T::load_scales(s, next, lane);
+        const Head head = T::head(scales, lane);
+        uint32_t w0 = T::word0(scales), w1 = T::word1(scales);
+        uint4 b[N];
+        if constexpr (folds_scales<T>) {
+            T::fold(scales, w0, w1);
+            load_inputs<N, Dynamic>(b, x, 0, lane, tiles);
+        }
 #pragma unroll 1
         for (int quad = 0; quad < 4; quad++) {
-            constexpr bool WIDE = sizeof(q) > 32;
-            if (WIDE && quad > 0) T::load_quad(q, from, quad, lane);
+            if (WIDE) T::load_quad(q, from, quad, lane);
             const typename T::Quad now = q;
             if (!WIDE && quad < 3) T::load_quad(q, from, quad + 1, lane);
+            else if (!WIDE && next) T::load_quad(q, next, 0, lane);
             if constexpr (folds_scales<T>) {
-                multiply_quad_folded<T, N, Dynamic>(acc, now, of_quad(w0, lane, quad), of_quad(w1, lane, quad), quad, x, lane, tiles);
+                multiply_quad_folded<T, N, Dynamic>(acc, now, of_quad(w0, lane, quad), of_quad(w1, lane, quad), quad, b, x, lane, tiles);
             } else {
                 multiply_quad<T, N, Dynamic>(acc, now, head, w0, w1, quad, x, lane, tiles);
             }
         }
-        finish_tile<T, N, Dynamic>(acc, s, head, x, lane, tiles);
+        from = next;
+        finish_tile<T, N, Dynamic>(acc, scales, head, x, lane, tiles);
     }
 };
 
