@@ -31,15 +31,15 @@ struct NormArgs {
 __device__ __forceinline__ float4 float4_at(const float* p) { return *reinterpret_cast<const float4*>(p); }
 
 // A block a row. y = x / sqrt(mean(x^2) + eps) * weight. `width` is a multiple of 4. All that is read comes to shared memory at
-// once where there is room, and loops are not unrolled: this runs between two matmuls, whose code has taken the place of its own in
-// the instruction cache.
+// once where there is room, and loops over a row are not unrolled: this runs between two matmuls, whose code has taken the place of
+// its own in the instruction cache.
 __device__ __forceinline__ void op_norm(const NormArgs& args, char* smem, int smem_bytes, int block, int blocks) {
     const int rows = header_word(smem, args.rows), width = (int)args.width, tiles = row_tiles(rows);
     float* scratch = reinterpret_cast<float*>(smem);
     float* row_weight = scratch + WARPS;
     float* row_x = row_weight + width;
     float* row_parts = row_x + width;
-    const int together = (smem_bytes / 4 - WARPS) / width - 2;
+    const int together = min(MAX_SPLITS, (smem_bytes / 4 - WARPS) / width - 2);
     for (int row = block; row < rows; row += blocks) {
         float* x = args.x + (size_t)row * args.stride;
         const float* last = nullptr;
@@ -60,8 +60,10 @@ __device__ __forceinline__ void op_norm(const NormArgs& args, char* smem, int sm
                     copy16(row_weight + i, args.weight + i);
                     if (from) copy16(row_x + i, from + i);
                 }
-#pragma unroll 1
-                for (int s = 0; s < count; s++) copy16(row_parts + s * width + i, part + (first + s) * args.split_stride + i);
+#pragma unroll
+                for (int s = 0; s < MAX_SPLITS; s++) {
+                    if (s < count) copy16(row_parts + s * width + i, part + (first + s) * args.split_stride + i);
+                }
             }
             copy_commit();
             copy_wait<0>();
@@ -70,8 +72,9 @@ __device__ __forceinline__ void op_norm(const NormArgs& args, char* smem, int sm
 #pragma unroll 1
             for (int i = threadIdx.x * 4; i < width; i += THREADS * 4) {
                 float4 v = from || first > 0 ? float4_at(row_x + i) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll 1
-                for (int s = 0; s < count; s++) {
+#pragma unroll
+                for (int s = 0; s < MAX_SPLITS; s++) {
+                    if (s >= count) continue;
                     const float4 p = float4_at(row_parts + s * width + i);
                     v = make_float4(v.x + p.x, v.y + p.y, v.z + p.z, v.w + p.w);
                 }

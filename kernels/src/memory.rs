@@ -20,7 +20,7 @@ pub(crate) const ROWS: usize = MAX_DECODE_ROWS;
 
 /// Rows of a prompt's pass where there is memory for it: so many that weights are decoded seldom and work divides well among the
 /// GPU's processors.
-pub const PROMPT_ROWS: usize = 1024;
+pub const PROMPT_ROWS: usize = 2048;
 /// And where there is not.
 pub(crate) const FEW_PROMPT_ROWS: usize = 512;
 
