@@ -32,6 +32,19 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t* r, const half
 #endif
 }
 
+// An 8x8 matrix of halves across a warp, columns 2j and 2j+1 of row g in lane 4g+j, turned: rows 2j and 2j+1 of column g.
+__device__ __forceinline__ uint32_t transpose_matrix(uint32_t m) {
+#ifdef OPENJET_HOST
+    const int g = lane_id() >> 2, j = lane_id() & 3;
+    const uint32_t low = __shfl_sync(0xffffffffu, m, 8 * j + (g >> 1)), high = __shfl_sync(0xffffffffu, m, 8 * j + 4 + (g >> 1));
+    return __byte_perm(low, high, g & 1 ? 0x7632 : 0x5410);
+#else
+    uint32_t t;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0,%1;" : "=r"(t) : "r"(m));
+    return t;
+#endif
+}
+
 // Sums over the `Width` neighbouring lanes that share all but the low bits of their number; the same bits in each.
 template <int Width> __device__ __forceinline__ float lanes_sum(float v) {
 #pragma unroll
@@ -39,7 +52,14 @@ template <int Width> __device__ __forceinline__ float lanes_sum(float v) {
     return v;
 }
 
-// Normalised Walsh-Hadamard transform of 256 numbers held by a warp: lane l has elements l + 32 j. Its own inverse.
+// The largest, likewise.
+template <int Width> __device__ __forceinline__ float lanes_max(float v) {
+#pragma unroll
+    for (int o = 1; o < Width; o <<= 1) v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, o));
+    return v;
+}
+
+// Normalised Walsh-Hadamard transform of 256 numbers held by a warp: lane l has elements l + 32 j, or else 8l + j. Its own inverse.
 __device__ __forceinline__ void hadamard256(float (&x)[8]) {
     const int lane = lane_id();
 #pragma unroll

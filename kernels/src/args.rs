@@ -42,10 +42,26 @@ impl KvFormat {
         }
     }
 
+    /// Bytes of cells that the device copies at once: a tile, or half a tile of f16. `Cells` in `cuda/attention_cells.cuh`.
+    pub(crate) fn unit_bytes(self) -> usize {
+        match self {
+            Self::F16 => self.tile_bytes() / 2,
+            Self::Q8_0 | Self::Q4_0 => self.tile_bytes(),
+        }
+    }
+
     /// Bytes of a page: all layers' keys and values.
     #[must_use]
     pub fn page_bytes(self, layers: usize, kv_heads: usize) -> usize {
         layers * 2 * kv_heads * self.tile_bytes()
+    }
+}
+
+impl TryFrom<u32> for KvFormat {
+    type Error = u32;
+
+    fn try_from(number: u32) -> Result<Self, u32> {
+        [Self::F16, Self::Q8_0, Self::Q4_0].into_iter().find(|&format| format as u32 == number).ok_or(number)
     }
 }
 
@@ -79,6 +95,8 @@ pub struct AttentionArgs {
     pub k_norm: u64,
     pub rope_turns: u64,
     pub pool: KvPool,
+    /// Set by [`ProgramBuilder::finish`](crate::program::ProgramBuilder::finish).
+    pub cells_map: u64,
     pub layer: u32,
     pub heads: u32,
     pub rope_pairs: u32,
@@ -97,16 +115,16 @@ impl AttentionArgs {
     /// Floats of `partial` for `rows` rows that see up to `context` tokens.
     #[must_use]
     pub fn partial_floats(rows: usize, heads: usize, context: usize) -> usize {
-        rows * heads * Self::splits_of(context) * (HEAD_DIM + 2)
+        rows * heads * Self::splits_of(context) * (HEAD_DIM + 4)
     }
 
-    /// Splits of a context of so many tokens: of 2 pages up to 4,096 tokens, of 8 up to 32,768, then of 32.
+    /// Splits of a context of so many tokens: of 4 pages up to 8,192 tokens, of 8 up to 65,536, then of 32.
     #[must_use]
     pub fn splits_of(context: usize) -> usize {
         match context.div_ceil(64) {
-            pages @ ..=64 => pages.div_ceil(2),
-            pages @ ..=512 => 32 + (pages - 64).div_ceil(8),
-            pages => 88 + (pages - 512).div_ceil(32),
+            pages @ ..=128 => pages.div_ceil(4),
+            pages @ ..=1024 => 32 + (pages - 128).div_ceil(8),
+            pages => 144 + (pages - 1024).div_ceil(32),
         }
     }
 }
@@ -253,7 +271,7 @@ mod tests {
     #[test]
     fn layout_is_that_of_the_device() {
         assert_eq!(size_of::<KvPool>(), 32);
-        assert_eq!(size_of::<AttentionArgs>(), 168);
+        assert_eq!(size_of::<AttentionArgs>(), 176);
         assert_eq!(size_of::<DeltaArgs>(), 160);
         assert_eq!(size_of::<SettleArgs>(), 48);
         assert_eq!(size_of::<SlotState>(), 16);
@@ -262,7 +280,7 @@ mod tests {
 
     #[test]
     fn splits_cover_the_context() {
-        let cases = [(1, 1), (128, 1), (129, 2), (4096, 32), (4097, 33), (32768, 88), (32769, 89), (262_144, 200)];
+        let cases = [(1, 1), (256, 1), (257, 2), (8192, 32), (8193, 33), (65_536, 144), (65_537, 145), (262_144, 240)];
         for (context, splits) in cases {
             assert_eq!(AttentionArgs::splits_of(context), splits, "{context}");
         }

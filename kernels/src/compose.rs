@@ -242,6 +242,7 @@ impl Composer<'_> {
                 format: self.shape.format as u32,
                 reserved: 0,
             },
+            cells_map: 0,
             layer,
             heads: config.heads as u32,
             rope_pairs: config.rope_freqs.len() as u32,

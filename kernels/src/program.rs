@@ -7,6 +7,7 @@ use std::collections::btree_map::Entry;
 
 use bytemuck::{Pod, Zeroable};
 
+use crate::args::{AttentionArgs, KvFormat};
 use crate::device::{Buffer, Device, DeviceError};
 use crate::repack::WeightType;
 use crate::shares::share_out;
@@ -189,20 +190,26 @@ struct Op {
 
 const _: () = assert!(size_of::<Op>() == 256);
 
-/// Words of an op's arguments that are a matmul's.
-const MATMUL_WORDS: usize = size_of::<MatmulArgs>() / 8;
-
 /// `NO_OP` in `cuda/program.cuh`.
 const NO_OP: u32 = u32::MAX;
 
 impl Op {
+    /// The arguments, of an op whose arguments are `A`.
+    fn args<A: Pod>(&self) -> &A {
+        bytemuck::from_bytes(&bytemuck::cast_slice(&self.args)[..size_of::<A>()])
+    }
+
+    fn args_mut<A: Pod>(&mut self) -> &mut A {
+        bytemuck::from_bytes_mut(&mut bytemuck::cast_slice_mut(&mut self.args)[..size_of::<A>()])
+    }
+
     /// Where the shares of `blocks` blocks begin and end, in units (an output tile in one split of one job); zeros unless it is
     /// a matmul. The largest share is as small as it can be, in bytes of weights and of what each part of a share costs.
     fn shares(&self, blocks: u32) -> Vec<u32> {
         if self.kind != OpKind::Matmul as u32 {
             return vec![0; blocks as usize + 1];
         }
-        let args: &MatmulArgs = bytemuck::from_bytes(bytemuck::cast_slice(&self.args[..MATMUL_WORDS]));
+        let args: &MatmulArgs = self.args();
         let column_tiles = u64::from(args.inputs.div_ceil(256));
         let runs = args.job[..args.jobs as usize].iter().flat_map(|job| {
             let unit = column_tiles * WeightType::ALL[job.ty as usize].tile_bytes() as u64 / u64::from(job.splits);
@@ -277,20 +284,29 @@ impl ProgramBuilder {
         Ok(Program { device: device.clone(), ops, counter, _maps: maps, count: self.ops.len() as u32 })
     }
 
-    /// Gives each matmul of a prompt the map of its input's tiles, where the device copies by such. Returns the maps by input.
+    /// Gives each matmul of a prompt the map of its input's tiles, and each attention of decode rows that of the pool's cells, where
+    /// the device copies by such. Returns the maps by what they tell of.
     fn map_inputs(&mut self, device: &Device) -> Result<BTreeMap<u64, Buffer>, DeviceError> {
         let mut maps = BTreeMap::new();
-        for op in self.ops.iter_mut().filter(|op| op.kind == OpKind::MatmulPrompt as u32) {
-            let args: &mut MatmulArgs =
-                bytemuck::from_bytes_mut(bytemuck::cast_slice_mut(&mut op.args[..MATMUL_WORDS]));
-            let map = match maps.entry(args.x) {
+        for op in &mut self.ops {
+            let (tiles, bytes, to) = if op.kind == OpKind::MatmulPrompt as u32 {
+                let args: &mut MatmulArgs = op.args_mut();
+                (args.x, PROMPT_TILE_BYTES, &mut args.x_map)
+            } else if op.kind == OpKind::AttentionDecode as u32 {
+                let args: &mut AttentionArgs = op.args_mut();
+                let Ok(format) = KvFormat::try_from(args.pool.format) else { continue };
+                (args.pool.base, format.unit_bytes(), &mut args.cells_map)
+            } else {
+                continue;
+            };
+            let map = match maps.entry(tiles) {
                 Entry::Occupied(map) => map.into_mut(),
                 Entry::Vacant(place) => {
-                    let Some(map) = device.map_tiles(args.x)? else { break };
+                    let Some(map) = device.map_tiles(tiles, bytes)? else { break };
                     place.insert(device.upload(bytemuck::cast_slice(&map))?)
                 }
             };
-            args.x_map = map.address();
+            *to = map.address();
         }
         Ok(maps)
     }

@@ -7,7 +7,6 @@ use cudarc::driver::sys;
 
 use super::gpus::{DeviceInfo, DeviceProblem, Selector, find};
 use super::{Api, DeviceError, PinnedAddress, TileMap, card};
-use crate::program::PROMPT_TILE_BYTES;
 
 /// Threads of a block; as in `cuda/common.cuh`.
 const THREADS: u32 = 512;
@@ -203,17 +202,24 @@ impl Api for Cuda {
         call("wait for the GPU", unsafe { result::stream::synchronize(self.stream) })
     }
 
-    fn map_tiles(&self, address: u64) -> Result<Option<TileMap>, DeviceError> {
+    fn map_tiles(&self, address: u64, bytes: usize) -> Result<Option<TileMap>, DeviceError> {
         if self.info.capability.0 < MAPS_CAPABILITY {
             return Ok(None);
         }
         self.bind()?;
-        // A tile is 32 lines of 256 words of 8 bytes, since no side may be longer than 256. A copy names one tile, so there is no
-        // need to say how many there are.
-        const LINE: usize = 256 * 8;
-        let sizes = [256, (PROMPT_TILE_BYTES / LINE) as u64, i32::MAX as u64];
-        let strides = [LINE as u64, PROMPT_TILE_BYTES as u64];
-        let (tile, steps) = ([256, (PROMPT_TILE_BYTES / LINE) as u32, 1], [1; 3]);
+        // A tile is a few lines of equal length in words of 8 bytes, since no side may be longer than 256. A copy names one tile, so
+        // there is no need to say how many there are.
+        let lines = (bytes.div_ceil(256 * 8)..=256).find(|lines| bytes.is_multiple_of(lines * 16));
+        let Some(lines) = lines else {
+            return Err(DeviceError {
+                call: "describe tiles to the GPU".into(),
+                reason: format!("no equal lines of at most 2,048 bytes make {bytes} bytes"),
+            });
+        };
+        let words = bytes / lines / 8;
+        let sizes = [words as u64, lines as u64, i32::MAX as u64];
+        let strides = [words as u64 * 8, bytes as u64];
+        let (tile, steps) = ([words as u32, lines as u32, 1], [1; 3]);
         let mut map = sys::CUtensorMap { opaque: [0; 16] };
         // SAFETY: the driver reads three numbers of each list (of the strides two) and writes the map; it keeps the address as a
         // number.
@@ -233,7 +239,7 @@ impl Api for Cuda {
                 sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
             )
         };
-        call("describe a prompt's inputs to the GPU", made.result())?;
+        call("describe tiles to the GPU", made.result())?;
         Ok(Some(map.opaque))
     }
 

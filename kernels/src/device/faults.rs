@@ -118,9 +118,9 @@ impl Api for Faulty {
         self.device.synchronize()
     }
 
-    fn map_tiles(&self, address: u64) -> Result<Option<TileMap>, DeviceError> {
-        self.alive("describe a prompt's inputs to the GPU")?;
-        self.device.map_tiles(address)
+    fn map_tiles(&self, address: u64, bytes: usize) -> Result<Option<TileMap>, DeviceError> {
+        self.alive("describe tiles to the GPU")?;
+        self.device.map_tiles(address, bytes)
     }
 
     fn free_bytes(&self) -> Result<usize, DeviceError> {

@@ -40,7 +40,7 @@ pub(crate) trait Api: Send + Sync {
     fn run(&self, ops: u64, count: u32, table: u64, counter: u64) -> Result<(), DeviceError>;
     fn synchronize(&self) -> Result<(), DeviceError>;
     /// See [`Device::map_tiles`].
-    fn map_tiles(&self, _: u64) -> Result<Option<TileMap>, DeviceError> {
+    fn map_tiles(&self, _: u64, _: usize) -> Result<Option<TileMap>, DeviceError> {
         Ok(None)
     }
     fn free_bytes(&self) -> Result<usize, DeviceError>;
@@ -208,13 +208,12 @@ impl Device {
         Ok(buffer)
     }
 
-    /// The map of tiles of [`PROMPT_TILE_BYTES`](crate::program::PROMPT_TILE_BYTES) from `address` on, by which the device copies
-    /// them; `None` where it needs none.
+    /// The map of tiles of `bytes` from `address` on, by which the device copies them; `None` where it needs none.
     ///
     /// # Errors
     /// When the driver makes none of it.
-    pub(crate) fn map_tiles(&self, address: u64) -> Result<Option<TileMap>, DeviceError> {
-        self.0.map_tiles(address)
+    pub(crate) fn map_tiles(&self, address: u64, bytes: usize) -> Result<Option<TileMap>, DeviceError> {
+        self.0.map_tiles(address, bytes)
     }
 
     /// Runs `count` ops of a program and waits for the end.

@@ -229,6 +229,7 @@ impl<'a> Device<'a> {
                 format: setup.format as u32,
                 reserved: 0,
             },
+            cells_map: 0,
             layer: 1,
             heads: heads as u32,
             rope_pairs: PAIRS as u32,
@@ -346,6 +347,8 @@ fn bits(x: &[f32]) -> Vec<u32> {
 fn f16_cells() {
     for machine in &mut Machine::all() {
         check(machine, 4, 2, KvFormat::F16, 0, &[(1, 1), (63, 2), (130, 5)]);
+        // On one block, more steps than are listed at a time.
+        check(machine, 8, 8, KvFormat::F16, 0, &[(257, 2)]);
     }
 }
 
