@@ -17,7 +17,7 @@ enum Pass {
     Decode,
     /// Tokens of a prompt, many at a time.
     Prompt,
-    /// The tokens after a prompt's last multiple of 64: few, so their matmuls are a decode step's.
+    /// The tokens after a prompt's last multiple of 64: few, so their matmuls and attention are a decode step's.
     Tail,
     /// The draft head's, one row a segment; which draft they propose.
     Draft(u32),
@@ -74,7 +74,7 @@ impl Programs {
 }
 
 impl Pass {
-    /// Whether attention and `DeltaNet` take the rows as a prompt's.
+    /// Whether the rows are a prompt's.
     fn reads(self) -> bool {
         matches!(self, Self::Prompt | Self::Tail)
     }
@@ -263,7 +263,8 @@ impl Composer<'_> {
         let Some(args) = self.attention_args(pass, &block.mixer, layer, draft_head) else { return 0 };
         self.matmul(pass, Work::Fragments, &[(q, Work::A, 1), (k, Work::B, 1), (v, Work::C, 1)]);
         self.ops.then(OpKind::AttentionPrepare, args);
-        if pass.reads() {
+        // A tail's few rows would leave most of a GPU idle if each block took all pages for them.
+        if pass == Pass::Prompt {
             self.ops.then(OpKind::AttentionPrompt, args);
         } else {
             self.ops.then(OpKind::AttentionDecode, args).then(OpKind::AttentionMerge, args);
