@@ -32,6 +32,9 @@ struct MatmulArgs {
     uint32_t inputs;
     uint32_t jobs;
     MatmulJob job[MAX_JOBS];
+    const float* squares;            // where the input is still to be divided by its root mean square: [row][column tile]
+    float eps;
+    uint32_t reserved;
 };
 
 // The part of a job that one block does in one split: output tiles tile0 .. tile1, column tiles column0 .. column1.
@@ -62,12 +65,29 @@ struct MatmulParts {
     MatmulPart part[MAX_JOBS * MAX_SPLITS];
     int count, at;                   // the one that is done now
     const char* x;
+    const float* squares;            // as MatmulArgs'
+    float eps;
+    int inputs;
+    float factors[ROW_TILES * 8];    // of the rows whose input stands in shared memory
     Staged staged;
     Gate gate;
 };
 
+// One over the root mean square of each row of a row tile, by a warp, four lanes a row.
+__device__ __forceinline__ void row_factors(float* factors, const MatmulParts& parts, int row_tile, int rows, int column_tiles) {
+    const int lane = lane_id(), row = row_tile * FRAGMENT_ROWS + (lane >> 2);
+    float total = 0.0f;
+    for (int c = lane & 3; row < rows && c < column_tiles; c += 4) total += parts.squares[(size_t)row * column_tiles + c];
+    total += __shfl_xor_sync(0xffffffffu, total, 1);
+    total += __shfl_xor_sync(0xffffffffu, total, 2);
+    if ((lane & 3) == 0) factors[lane >> 2] = 1.0f / sqrtf(total / (float)parts.inputs + parts.eps);
+}
+
+
 // A warp a tile. Only rows that there are: what stands in the others' place makes numbers that nobody reads.
-__device__ __forceinline__ void stage_input(char* shared, const char* x, int first, int end, const MatmulPart& p, int count, Staged& staged) {
+__device__ __forceinline__ void stage_input(char* shared, MatmulParts& parts, int first, int end, const MatmulPart& p, int count) {
+    const char* x = parts.x;
+    Staged& staged = parts.staged;
     const bool here = staged.first == first && staged.end >= end && staged.row_tile == p.first_row_tile;
     __syncthreads();
     if (here) return;
@@ -84,8 +104,17 @@ __device__ __forceinline__ void stage_input(char* shared, const char* x, int fir
         if (lane < 2) copy16(to + FRAGMENT_SCALES + lane * 16, from + FRAGMENT_SCALES + lane * 16);
     }
     copy_commit();
+    const bool divides = parts.squares != nullptr;
+    if (divides && warp_id() < count) row_factors(parts.factors + warp_id() * FRAGMENT_ROWS, parts, p.first_row_tile + warp_id(), p.rows, p.column_tiles);
     copy_wait<0>();
     if (threadIdx.x == 0) staged = {first, end, p.first_row_tile};
+    __syncthreads();
+    if (!divides) return;
+    // Into the scales of the rows' halves.
+    for (int i = threadIdx.x; i < (end - first) * count * FRAGMENT_ROWS; i += THREADS) {
+        const int tile = i / FRAGMENT_ROWS, g = i % FRAGMENT_ROWS;
+        reinterpret_cast<float*>(shared + tile * FRAGMENT_BYTES + FRAGMENT_SCALES)[g] *= parts.factors[tile % count * FRAGMENT_ROWS + g];
+    }
     __syncthreads();
 }
 
@@ -148,7 +177,9 @@ struct Walk {
 // `Weights` is Refilled or Streamed.
 template <class T, class Weights, int N, bool Dynamic>
 __device__ __noinline__ void matmul_part(MatmulParts& parts, char* smem, int smem_bytes) {
-    const MatmulPart p = parts.part[parts.at];
+    // What is needed after the loop over weights stays in shared memory meanwhile.
+    const MatmulPart& p = parts.part[parts.at];
+    const char* const all_weights = p.weights;
     const int lane = opaque(lane_id()), warp = warp_id();
     const int tiles = Dynamic ? p.count_row_tiles : N;
     const int column_bytes = tiles * FRAGMENT_BYTES;
@@ -159,14 +190,14 @@ __device__ __noinline__ void matmul_part(MatmulParts& parts, char* smem, int sme
     Weights weights = {};
     Walk walk = {};
     walk.begin<T::BYTES>(p, phases, 0, 0, warp);
-    if (walk.item < walk.items) weights.load(p.weights + walk.at, lane);
+    if (walk.item < walk.items) weights.load(all_weights + walk.at, lane);
     pass_gate(parts.gate);
 
     int c = 0, g = 0;
     while (true) {
         const int column0 = p.column0 + c * phases.chunk, columns = min(phases.chunk, p.column1 - column0);
         const int tile0 = p.tile0 + g * phases.group, count = min(phases.group, p.tile1 - tile0), pieces = walk.pieces;
-        if (g == 0) stage_input(smem, parts.x, column0, column0 + columns, p, tiles, parts.staged);
+        if (g == 0) stage_input(smem, parts, column0, column0 + columns, p, tiles);
         static_assert(PIECE_TILES == 2);
         bool second = false;             // column tile of the piece
 #pragma unroll 1
@@ -176,7 +207,7 @@ __device__ __noinline__ void matmul_part(MatmulParts& parts, char* smem, int sme
             const bool add = second;
             second = !second && walk.piece != walk.single;
             if (!second) walk.next();
-            const char* next = walk.item < walk.items ? p.weights + walk.at + (second ? T::BYTES : 0) : nullptr;
+            const char* next = walk.item < walk.items ? all_weights + walk.at + (second ? T::BYTES : 0) : nullptr;
             float acc[N][4];
             zero(acc);
             weights.template multiply<N, Dynamic>(acc, xi, lane, tiles, next);
@@ -200,7 +231,7 @@ __device__ __noinline__ void matmul_part(MatmulParts& parts, char* smem, int sme
         const bool more = c < phases.chunks;
         if (more) {
             walk.begin<T::BYTES>(p, phases, c, g, warp);
-            if (walk.item < walk.items) weights.load(p.weights + walk.at, lane);
+            if (walk.item < walk.items) weights.load(all_weights + walk.at, lane);
         }
         __syncthreads();
         for (int i = warp; i < count * tiles; i += WARPS) {
@@ -276,6 +307,9 @@ __device__ __forceinline__ void list_parts(MatmulParts& parts, const MatmulArgs&
     parts.count = rows == 0 ? 0 : count;
     parts.at = 0;
     parts.x = args.x;
+    parts.squares = args.squares;
+    parts.eps = args.eps;
+    parts.inputs = (int)args.inputs;
     parts.staged = {-1, -1, -1};
 }
 

@@ -1,4 +1,9 @@
 // The residual stream: adds what a matmul's splits produced, normalises, and writes the next matmul's input.
+//
+// op_norm                     the whole of it
+// op_residual                 all but the division by the root mean square of a row, which is the same for all that the row is
+//                             multiplied with: the matmul that follows does it, and nobody waits for a whole row
+// op_pack, op_pack_prompt     other inputs of matmuls
 #pragma once
 #include "fragment.cuh"
 #include "prompt_rows.cuh"
@@ -26,6 +31,7 @@ struct NormArgs {
     float eps;
     uint32_t prompt;                 // prompt rows
     uint32_t reserved;
+    float* squares;                  // op_residual: [row][column tile], the sum of x^2 over its 256
 };
 
 __device__ __forceinline__ float4 float4_at(const float* p) { return *reinterpret_cast<const float4*>(p); }
@@ -118,6 +124,48 @@ __device__ __forceinline__ void op_norm(const NormArgs& args, char* smem, int sm
             }
         }
         __syncthreads();
+    }
+}
+
+// A warp for 256 columns of a row: the fragments of x * weight, and the sum of x^2. `width` is a multiple of 4.
+__device__ __forceinline__ void op_residual(const NormArgs& args, char* smem, int, int block, int blocks) {
+    const int rows = header_word(smem, args.rows), width = (int)args.width, tiles = row_tiles(rows);
+    const int column_tiles = (width + TILE_K - 1) / TILE_K;
+    for (int item = warp_id() * blocks + block; item < rows * column_tiles; item += blocks * WARPS) {
+        const int row = item / column_tiles, c = item - row * column_tiles, k = c * TILE_K + lane_id() * 8;
+        float* x = args.x + (size_t)row * args.stride + k;
+        const float* part = args.parts + (size_t)row * args.part_stride + k;
+        const float4 none = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        float4 v[2], w[2], p[MAX_SPLITS][2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const bool there = k + 4 * i < width;
+            v[i] = there && !args.assign ? float4_at(x + 4 * i) : none;
+            w[i] = there ? float4_at(args.weight + k + 4 * i) : none;
+        }
+#pragma unroll
+        for (int s = 0; s < MAX_SPLITS; s++) {
+#pragma unroll
+            for (int i = 0; i < 2; i++) p[s][i] = s < (int)args.splits && k + 4 * i < width ? float4_at(part + 4 * i) : none;
+            part += args.split_stride;
+        }
+        float f[8], squares = 0.0f;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+#pragma unroll
+            for (int s = 0; s < MAX_SPLITS; s++) {
+                if (s < (int)args.splits) v[i] = make_float4(v[i].x + p[s][i].x, v[i].y + p[s][i].y, v[i].z + p[s][i].z, v[i].w + p[s][i].w);
+            }
+            if (args.splits && k + 4 * i < width) *reinterpret_cast<float4*>(x + 4 * i) = v[i];
+            squares += v[i].x * v[i].x + v[i].y * v[i].y + v[i].z * v[i].z + v[i].w * v[i].w;
+            f[4 * i] = v[i].x * w[i].x;
+            f[4 * i + 1] = v[i].y * w[i].y;
+            f[4 * i + 2] = v[i].z * w[i].z;
+            f[4 * i + 3] = v[i].w * w[i].w;
+        }
+        squares = warp_sum(squares);
+        if (lane_id() == 0) args.squares[item] = squares;
+        write_fragment_row(args.fragments + ((size_t)c * tiles + row / FRAGMENT_ROWS) * FRAGMENT_BYTES, row % FRAGMENT_ROWS, f);
     }
 }
 

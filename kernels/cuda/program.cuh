@@ -23,7 +23,7 @@ enum OpKind : uint32_t {
     OP_DELTANET_DECODE, OP_DELTANET_KEEP, OP_DELTANET_SETTLE,
     OP_DELTANET_CONVOLVE_PROMPT, OP_DELTANET_CHUNKS, OP_DELTANET_SCAN, OP_DELTANET_FINISH,
     OP_SAMPLE_ADJUST, OP_SAMPLE_WEIGH, OP_SAMPLE_PICK, OP_SAMPLE_ACCEPT, OP_SAMPLE_LOGPROBS,
-    OP_PACK_PROMPT, OP_MATMUL_PROMPT,
+    OP_PACK_PROMPT, OP_MATMUL_PROMPT, OP_RESIDUAL,
 };
 
 struct alignas(16) Op {
@@ -52,6 +52,7 @@ __device__ __forceinline__ void run_op(const Op& op, MatmulParts& parts, char* s
     switch (op.kind) {
         OPENJET_OP(OP_EMBED, EmbedArgs, op_embed);
         OPENJET_OP(OP_NORM, NormArgs, op_norm);
+        OPENJET_OP(OP_RESIDUAL, NormArgs, op_residual);
         OPENJET_OP(OP_PACK, PackArgs, op_pack);
         case OP_MATMUL: run_matmul(parts, smem, smem_bytes); break;
         OPENJET_OP(OP_PREVIOUS, PreviousArgs, op_previous);

@@ -104,13 +104,24 @@ impl Composer<'_> {
     }
 
     fn matmul(&mut self, pass: Pass, x: Work, jobs: &[(&DeviceMatrix, Work, usize)]) {
-        let mut args = MatmulArgs {
-            x: self.at(x),
-            rows: Self::rows(pass),
-            inputs: jobs[0].0.columns as u32,
-            jobs: jobs.len() as u32,
-            ..MatmulArgs::default()
+        self.multiply(pass, MatmulArgs { x: self.at(x), ..MatmulArgs::default() }, jobs);
+    }
+
+    /// A matmul of what [`Self::residual`] wrote.
+    fn matmul_normed(&mut self, pass: Pass, jobs: &[(&DeviceMatrix, Work, usize)]) {
+        let x = self.at(Work::Fragments);
+        let args = if pass == Pass::Prompt {
+            MatmulArgs { x, ..MatmulArgs::default() }
+        } else {
+            let (squares, eps) = (self.at(Work::Squares), self.shape.config.norm_eps);
+            MatmulArgs { x, squares, eps, ..MatmulArgs::default() }
         };
+        self.multiply(pass, args, jobs);
+    }
+
+    fn multiply(&mut self, pass: Pass, input: MatmulArgs, jobs: &[(&DeviceMatrix, Work, usize)]) {
+        let mut args =
+            MatmulArgs { rows: Self::rows(pass), inputs: jobs[0].0.columns as u32, jobs: jobs.len() as u32, ..input };
         for (job, &(matrix, y, splits)) in args.job.iter_mut().zip(jobs) {
             *job = MatmulJob {
                 weights: matrix.address,
@@ -165,6 +176,16 @@ impl Composer<'_> {
         }
     }
 
+    /// Adds `parts` splits to the residual stream and writes the input of the [`Self::matmul_normed`] that follows. A prompt's rows
+    /// have one scale for a whole row, so they are normalised here.
+    fn residual(&mut self, pass: Pass, args: NormArgs) {
+        if pass == Pass::Prompt {
+            self.ops.then(OpKind::Norm, args);
+        } else {
+            self.ops.then(OpKind::Residual, NormArgs { squares: self.at(Work::Squares), ..args });
+        }
+    }
+
     fn embed(&mut self, pass: Pass, matrix: &DeviceMatrix, to: Work) {
         let args = EmbedArgs {
             weights: matrix.address,
@@ -184,8 +205,7 @@ impl Composer<'_> {
         self.embed(pass, &weights.embedding, Work::X);
         let (mut parts, mut kv_layer, mut delta_layer) = (0, 0, 0);
         for block in &weights.blocks {
-            let args = self.norm_args(pass, block.mixer_norm, parts);
-            self.ops.then(OpKind::Norm, args);
+            self.residual(pass, self.norm_args(pass, block.mixer_norm, parts));
             parts = match &block.mixer {
                 DeviceMixer::Attention { .. } => {
                     kv_layer += 1;
@@ -211,9 +231,8 @@ impl Composer<'_> {
     }
 
     fn ffn(&mut self, pass: Pass, block: &DeviceBlock, parts: u32) -> u32 {
-        let args = self.norm_args(pass, block.ffn_norm, parts);
-        self.ops.then(OpKind::Norm, args);
-        self.matmul(pass, Work::Fragments, &[(&block.gate, Work::A, 1), (&block.up, Work::B, 1)]);
+        self.residual(pass, self.norm_args(pass, block.ffn_norm, parts));
+        self.matmul_normed(pass, &[(&block.gate, Work::A, 1), (&block.up, Work::B, 1)]);
         self.pack(pass, Work::A, Some(Work::B), block.gate.rows, Work::FragmentsB);
         self.matmul_parts(pass, Work::FragmentsB, &block.down)
     }
@@ -261,7 +280,7 @@ impl Composer<'_> {
     fn attention(&mut self, pass: Pass, block: &DeviceBlock, layer: u32, draft_head: bool) -> u32 {
         let DeviceMixer::Attention { q, k, v, output, .. } = &block.mixer else { return 0 };
         let Some(args) = self.attention_args(pass, &block.mixer, layer, draft_head) else { return 0 };
-        self.matmul(pass, Work::Fragments, &[(q, Work::A, 1), (k, Work::B, 1), (v, Work::C, 1)]);
+        self.matmul_normed(pass, &[(q, Work::A, 1), (k, Work::B, 1), (v, Work::C, 1)]);
         self.ops.then(OpKind::AttentionPrepare, args);
         // A tail's few rows would leave most of a GPU idle if each block took all pages for them.
         if pass == Pass::Prompt {
@@ -300,7 +319,7 @@ impl Composer<'_> {
             reserved: 0,
         };
         let jobs = [(qkv, Work::A, 1), (gate, Work::B, 1), (alpha, Work::C, 1), (beta, Work::D, 1)];
-        self.matmul(pass, Work::Fragments, &jobs);
+        self.matmul_normed(pass, &jobs);
         if pass.reads() {
             self.ops
                 .then(OpKind::DeltanetConvolvePrompt, args)
@@ -384,8 +403,7 @@ impl Composer<'_> {
             self.ops.then(OpKind::Norm, NormArgs { fragments, first_column_tile, ..second });
         }
         let parts = self.matmul_parts(pass, Work::FragmentsB, &head.join);
-        let sum = NormArgs { assign: 1, ..self.norm_args(pass, next_norm, parts) };
-        self.ops.then(OpKind::Norm, sum);
+        self.residual(pass, NormArgs { assign: 1, ..self.norm_args(pass, next_norm, parts) });
     }
 
     /// Gathers the hidden states of the positions before the rows' into `Previous`.
@@ -408,7 +426,7 @@ impl Composer<'_> {
         let DeviceMixer::Attention { k, v, .. } = &head.block.mixer else { return };
         let layer = self.shape.kv_layers as u32 - 1;
         let Some(args) = self.attention_args(pass, &head.block.mixer, layer, true) else { return };
-        self.matmul(pass, Work::Fragments, &[(k, Work::B, 1), (v, Work::C, 1)]);
+        self.matmul_normed(pass, &[(k, Work::B, 1), (v, Work::C, 1)]);
         self.ops.then(OpKind::AttentionPrepare, AttentionArgs { cells_only: 1, ..args });
     }
 

@@ -149,6 +149,7 @@ impl Shape {
             (Work::Hidden, f32s(self.prompt_rows * c.hidden)),
             (Work::Previous, f32s(self.prompt_rows * c.hidden)),
             (Work::Fragments, inputs),
+            (Work::Squares, f32s(ROWS * c.hidden.div_ceil(256))),
             (Work::FragmentsB, inputs),
             (
                 Work::A,
@@ -201,6 +202,7 @@ pub(crate) enum Work {
     Hidden,
     Previous,
     Fragments,
+    Squares,
     FragmentsB,
     A,
     B,

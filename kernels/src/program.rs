@@ -62,6 +62,7 @@ pub enum OpKind {
     SampleLogprobs,
     PackPrompt,
     MatmulPrompt,
+    Residual,
 }
 
 /// Embedding lookup.
@@ -103,6 +104,7 @@ pub struct NormArgs {
     pub eps: f32,
     pub prompt: u32,
     pub reserved: u32,
+    pub squares: u64,
 }
 
 /// Rows of f32 to a matmul's input, with or without `silu(a) * b`.
@@ -144,6 +146,9 @@ pub struct MatmulArgs {
     pub inputs: u32,
     pub jobs: u32,
     pub job: [MatmulJob; MAX_JOBS],
+    pub squares: u64,
+    pub eps: f32,
+    pub reserved: u32,
 }
 
 /// Hidden states of the positions before the rows'.

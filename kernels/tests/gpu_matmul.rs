@@ -99,6 +99,7 @@ fn multiply(device: &Device, case: &Case, bytes: &[u8], x: &[f32]) -> Vec<f32> {
                     MatmulJob::default(),
                     MatmulJob::default(),
                 ],
+                ..MatmulArgs::default()
             },
         );
     program.finish(device).unwrap().run(&table).unwrap();
@@ -252,6 +253,7 @@ fn norm_and_activation() {
             reserved: 0,
             assign: 0,
             eps: 1e-6,
+            squares: 0,
         },
     );
     program.finish(&device).unwrap().run(&table).unwrap();
@@ -270,4 +272,100 @@ fn norm_and_activation() {
     }
     assert!(relative_error(&download_f32(&x), &sum) < 2e-7);
     assert!(relative_error(&download_f32(&normed), &expected) < 5e-7);
+}
+
+/// Rows that are divided by their root mean square in the matmul: the products, the residual stream, and each row's bits alone.
+#[test]
+fn rows_are_normalised_where_they_are_multiplied() {
+    let device = device();
+    let mut random = Random(31);
+    let (width, outputs, splits) = (768usize, 48usize, 3usize);
+    for (ty, rows) in
+        [(TensorType::Q8_0, 1usize), (TensorType::Q4_K, 11), (TensorType::Q6_K, 24), (TensorType::F16, 72)]
+    {
+        let bytes = random_weights(ty, outputs, width, &mut random);
+        let weights = decoded(ty, &bytes, outputs, width);
+        let (_buffer, matrix) = upload(&device, ty, &bytes, outputs, width);
+        // Rows of very different sizes.
+        let x0: Vec<f32> =
+            (0..rows * width).map(|i| random.vector(1)[0] * 10f32.powi((i / width % 7) as i32 - 3)).collect();
+        let parts = random.vector(splits * 72 * width);
+        let norm = random.vector(width);
+        let run = |first: usize, rows: usize| {
+            let x = upload_f32(&device, &x0[first * width..(first + rows) * width]);
+            let parts: Vec<f32> = (0..splits)
+                .flat_map(|s| {
+                    let at = (s * 72 + first) * width;
+                    let mut split = parts[at..at + rows * width].to_vec();
+                    split.resize(72 * width, 0.0);
+                    split
+                })
+                .collect();
+            let (parts, norm) = (upload_f32(&device, &parts), upload_f32(&device, &norm));
+            let table = plain_table(&device, rows as u32, 0);
+            let fragments = device.allocate(fragment_bytes(72, width)).unwrap();
+            let squares = device.allocate(72 * width.div_ceil(256) * 4).unwrap();
+            let y = device.allocate(72 * outputs * 4).unwrap();
+            let residual = NormArgs {
+                x: x.address(),
+                parts: parts.address(),
+                weight: norm.address(),
+                fragments: fragments.address(),
+                squares: squares.address(),
+                split_stride: (72 * width) as u64,
+                splits: splits as u32,
+                width: width as u32,
+                stride: width as u32,
+                part_stride: width as u32,
+                ..NormArgs::default()
+            };
+            let job = MatmulJob {
+                weights: matrix.address,
+                y: y.address(),
+                ty: matrix.ty as u32,
+                outputs: outputs as u32,
+                stride: outputs as u32,
+                splits: 1,
+                split_stride: 0,
+            };
+            let none = MatmulJob::default();
+            let multiply = MatmulArgs {
+                x: fragments.address(),
+                inputs: width as u32,
+                jobs: 1,
+                job: [job, none, none, none],
+                squares: squares.address(),
+                eps: 1e-6,
+                ..MatmulArgs::default()
+            };
+            let mut program = ProgramBuilder::default();
+            program.then(OpKind::Residual, residual).then(OpKind::Matmul, multiply);
+            program.finish(&device).unwrap().run(&table).unwrap();
+            (download_f32(&x), download_f32(&y)[..rows * outputs].to_vec())
+        };
+        let (sums, products) = run(0, rows);
+        for row in 0..rows {
+            let sum: Vec<f64> = (0..width)
+                .map(|c| {
+                    (0..splits)
+                        .fold(f64::from(x0[row * width + c]), |v, s| v + f64::from(parts[(s * 72 + row) * width + c]))
+                })
+                .collect();
+            assert!(relative_error(&sums[row * width..(row + 1) * width], &sum) < 2e-7, "{ty:?}, row {row} of {rows}");
+            let factor = 1.0 / (sum.iter().map(|v| v * v).sum::<f64>() / width as f64 + 1e-6).sqrt();
+            let input: Vec<f64> = sum.iter().zip(&norm).map(|(v, w)| v * factor * f64::from(*w)).collect();
+            let expected: Vec<f64> = (weights.chunks_exact(width))
+                .map(|w| w.iter().zip(&input).map(|(&w, v)| f64::from(w) * v).sum())
+                .collect();
+            let got = &products[row * outputs..(row + 1) * outputs];
+            assert!(
+                relative_error(got, &expected) < 4e-4,
+                "{ty:?}, row {row} of {rows}: {}",
+                relative_error(got, &expected)
+            );
+            let alone = run(row, 1).1;
+            let bits = |v: &[f32]| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&alone), bits(got), "{ty:?}, row {row} of {rows}");
+        }
+    }
 }
