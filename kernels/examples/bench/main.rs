@@ -244,7 +244,9 @@ mod tests {
             plot.as_os_str(),
         ];
         let report = run(&Args::try_parse_from(line.into_iter().chain(files)).unwrap()).unwrap();
-        for group in ["walk", "norm", "pack", "embed", "sample", "matmul", "prompt", "attention", "DeltaNet"] {
+        for group in
+            ["walk", "residual", "norm", "pack", "embed", "sample", "matmul", "prompt", "attention", "DeltaNet"]
+        {
             assert!(report.ops.iter().any(|op| op.group == group), "{group}");
         }
         assert!(report.ops.iter().all(|op| op.us.median.is_finite() && op.us.median > 0.0), "{:?}", report.ops);

@@ -56,7 +56,7 @@ fn barrier(bench: &mut Bench<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Residual sum, norm and the next matmul's input.
+/// Residual sum and the next matmul's input; for a prompt with the norm.
 fn norm(bench: &mut Bench<'_>, rows: usize, prompt: bool) -> Result<()> {
     let (device, hidden) = (bench.chain.device, bench.shapes.hidden);
     let parts = splits(hidden, bench.shapes.ffn);
@@ -66,11 +66,13 @@ fn norm(bench: &mut Bench<'_>, rows: usize, prompt: bool) -> Result<()> {
     let weight = upload_f32(device, &random.vector(hidden));
     let packed = if prompt { prompt_row_bytes(rows, hidden) } else { fragment_bytes(rows, hidden) };
     let packed = device.allocate(packed)?;
+    let squares = device.allocate(rows * hidden.div_ceil(256) * 4)?;
     let args = NormArgs {
         x: x.address(),
         parts: summands.address(),
         weight: weight.address(),
         fragments: packed.address(),
+        squares: squares.address(),
         split_stride: (rows * hidden) as u64,
         splits: parts as u32,
         width: hidden as u32,
@@ -83,9 +85,10 @@ fn norm(bench: &mut Bench<'_>, rows: usize, prompt: bool) -> Result<()> {
     };
     let table = plain_table(device, rows as u32, 0);
     let us = bench.chain.time(&table, |_, program| {
-        program.then(OpKind::Norm, args);
+        program.then(if prompt { OpKind::Norm } else { OpKind::Residual }, args);
     })?;
-    bench.add(Measured::new("norm", format!("{hidden} wide, {parts} parts"), rows, us));
+    let name = if prompt { "norm" } else { "residual" };
+    bench.add(Measured::new(name, format!("{hidden} wide, {parts} parts"), rows, us));
     Ok(())
 }
 
