@@ -324,3 +324,54 @@ fn templates_whose_control_tokens_have_no_mark_are_refused() {
     let prompt = template.prompt(&chat(json!([{"content": "<end>"}])), &tokenizer).unwrap();
     assert_eq!(prompt.tokens.len(), 5);
 }
+
+/// Pieces of messages: some long enough to be kept, and alike but for a space, a newline or the form of a letter.
+fn piece() -> impl Strategy<Value = String> {
+    const LONG: &str = "fn café(&self) -> usize { self.values.iter().filter(|value| value.is_some()).count() }";
+    prop_oneof![
+        Just(LONG.to_owned()),
+        Just(format!("{LONG} ")),
+        Just(format!("{LONG}\n")),
+        Just(format!("\n\n{LONG}")),
+        Just(LONG.replace('é', "e\u{301}")),
+        Just(LONG.repeat(3)),
+        Just(String::new()),
+        prop::sample::select(vec![
+            "<|im_start|>user\n",
+            "<|im_end|>",
+            "<think>",
+            "</think>",
+            "<tool_call>",
+            "|",
+            "\n",
+            " "
+        ])
+        .prop_map(str::to_owned),
+        r"(\PC|[ \t\r\n]){0,80}",
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// What was encoded before changes no token.
+    #[test]
+    fn a_conversation_has_the_same_tokens_whether_its_texts_are_known_or_not(
+        turns in prop::collection::vec(prop::collection::vec(piece(), 0..4), 1..5)
+    ) {
+        static FORGETFUL: LazyLock<Tokenizer> = LazyLock::new(vocabularies::tiny);
+        static TEMPLATE: LazyLock<ChatTemplate> = LazyLock::new(shipped);
+        let messages: Vec<Value> = turns.iter().map(|parts| json!({"role": "user", "content": parts.concat()})).collect();
+        for shown in 1..=messages.len() {
+            let chat = chat(json!(messages[..shown]));
+            FORGETFUL.forget();
+            prop_assert_eq!(TEMPLATE.prompt(&chat, &TINY).unwrap(), TEMPLATE.prompt(&chat, &FORGETFUL).unwrap());
+        }
+        for text in turns.iter().map(|parts| parts.concat()) {
+            for control in [ControlTokens::Match, ControlTokens::AsText] {
+                FORGETFUL.forget();
+                prop_assert_eq!(TINY.encode(&text, control), FORGETFUL.encode(&text, control));
+            }
+        }
+    }
+}

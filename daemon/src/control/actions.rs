@@ -108,7 +108,10 @@ impl Control {
             Forget::All => None,
             Forget::Conversation(which) => Some(which),
         };
-        let count = self.serving()?.engine.forget(which).await.map_err(ended)?;
+        let serving = self.serving()?;
+        let count = serving.engine.forget(which).await.map_err(ended)?;
+        // Texts that were encoded have no session: all of them go, whatever was named.
+        serving.tokenizer.forget();
         reply(&Forgotten { count })
     }
 

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use foldhash::fast::RandomState;
+
 /// Tokens of the key under which a place is remembered.
 const KEY: usize = 3;
 /// A match must be at least this long before its continuation is proposed.
@@ -12,12 +14,14 @@ const MIN_MATCH: usize = 5;
 pub struct Lookup {
     tokens: Vec<u32>,
     /// Where the latest occurrence of a key ends, before the last token.
-    ends: HashMap<[u32; KEY], u32>,
+    ends: HashMap<[u32; KEY], u32, RandomState>,
 }
 
 impl Lookup {
     /// Appends tokens; each costs one insertion.
     pub fn extend(&mut self, tokens: &[u32]) {
+        self.tokens.reserve(tokens.len());
+        self.ends.reserve(tokens.len());
         for &token in tokens {
             // A key becomes findable when something follows it.
             if let Some(key) = self.tokens.last_chunk::<KEY>() {

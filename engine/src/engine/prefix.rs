@@ -7,6 +7,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use foldhash::fast::RandomState;
+
 use super::pages::PagePool;
 use crate::backend::StateImage;
 use crate::step::{PAGE_TOKENS, PageId};
@@ -22,7 +24,7 @@ const ROOT: NodeId = NodeId::MAX;
 pub(super) struct PrefixTree {
     nodes: HashMap<NodeId, Node>,
     /// A block's node, by the node before it.
-    index: HashMap<(NodeId, Block), NodeId>,
+    index: HashMap<(NodeId, Block), NodeId, RandomState>,
     next: NodeId,
     clock: u64,
     /// Bytes of states held, and the most that may be.
@@ -53,7 +55,7 @@ pub(super) struct Resume {
 
 impl PrefixTree {
     pub(super) fn new(state_budget: usize) -> Self {
-        Self { nodes: HashMap::new(), index: HashMap::new(), next: 0, clock: 0, state_bytes: 0, state_budget }
+        Self { nodes: HashMap::new(), index: HashMap::default(), next: 0, clock: 0, state_bytes: 0, state_budget }
     }
 
     /// Nodes of the blocks that `tokens` begins with, in order.

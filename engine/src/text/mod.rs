@@ -5,6 +5,7 @@ mod detokenizer;
 mod guard;
 mod output;
 mod python;
+mod segments;
 mod spec;
 mod split;
 mod template;

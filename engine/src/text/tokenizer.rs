@@ -3,12 +3,14 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt;
+use std::sync::Arc;
 
 use aho_corasick::{AhoCorasick, MatchKind};
 use tokenizers::Model;
 use tokenizers::models::bpe::{BPE, Vocab};
 use unicode_normalization::{UnicodeNormalization, is_nfc};
 
+use super::segments::Segments;
 use super::spec::{TokenKind, TokenizerError, TokenizerSpec};
 use super::split::Splitter;
 use super::{alphabet, vocabulary::Vocabulary};
@@ -30,6 +32,7 @@ pub struct Tokenizer {
     vocabulary: Vocabulary,
     bpe: BPE,
     splitter: Splitter,
+    segments: Segments,
     /// User-defined tokens, longest first at each place.
     user_defined: Matcher,
     /// User-defined and control tokens.
@@ -75,7 +78,8 @@ impl Tokenizer {
         }
         let added =
             Matcher::new(vocabulary.of_kind(TokenKind::UserDefined).chain(vocabulary.of_kind(TokenKind::Control)))?;
-        Ok(Self { vocabulary, bpe, splitter, user_defined, added, eos: spec.eos, bos: spec.bos, end_tokens })
+        let segments = Segments::new();
+        Ok(Self { vocabulary, bpe, splitter, segments, user_defined, added, eos: spec.eos, bos: spec.bos, end_tokens })
     }
 
     /// Token ids of `text`. Nothing is put before or after it. Any string can be encoded.
@@ -101,19 +105,25 @@ impl Tokenizer {
         let mut marked = None;
         let mut start = 0;
         for (range, id) in matcher.find(text) {
-            self.encode_ordinary(&reveal(&text[start..range.start]), &mut ids);
+            ids.extend_from_slice(&self.encode_ordinary(&reveal(&text[start..range.start])));
             if mark == Some(range.start) {
                 marked = Some(ids.len());
             }
             ids.push(id);
             start = range.end;
         }
-        self.encode_ordinary(&reveal(&text[start..]), &mut ids);
+        ids.extend_from_slice(&self.encode_ordinary(&reveal(&text[start..])));
         (ids, marked)
     }
 
-    /// Token ids of text without added tokens: normalised (NFC), cut into pieces, merged piece by piece.
-    fn encode_ordinary(&self, text: &str, ids: &mut Vec<u32>) {
+    /// Token ids of text without added tokens. They depend on nothing else, so a text that came before is not merged again.
+    fn encode_ordinary(&self, text: &str) -> Arc<[u32]> {
+        self.segments.get(text, || self.merge(text))
+    }
+
+    /// Normalises text without added tokens (NFC), cuts it into pieces, and merges piece by piece.
+    fn merge(&self, text: &str) -> Vec<u32> {
+        let mut ids = Vec::with_capacity(text.len() / 3);
         let text: Cow<'_, str> = if is_nfc(text) { text.into() } else { text.nfc().collect::<String>().into() };
         let mut spelled = String::new();
         for piece in self.splitter.split(&text) {
@@ -123,6 +133,12 @@ impl Tokenizer {
             let tokens = self.bpe.tokenize(&spelled).unwrap_or_default();
             ids.extend(tokens.into_iter().map(|token| token.id));
         }
+        ids
+    }
+
+    /// Forgets the texts that it has encoded, which it keeps so as not to encode them again.
+    pub fn forget(&self) {
+        self.segments.clear();
     }
 
     /// Bytes of a token's text, none for an id outside the vocabulary. Single tokens need not be whole characters.
