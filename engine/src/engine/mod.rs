@@ -61,7 +61,7 @@ pub struct EngineConfig {
     pub queue: usize,
     /// Most prompt tokens in one step, a multiple of 64.
     pub chunk: usize,
-    /// Longest that a step with somebody writing should take.
+    /// Longest that somebody who writes should wait for the next tokens while prompts are read.
     pub step_goal: Duration,
     /// A prompt leaves a recurrent state to go on from at every multiple of this, itself a multiple of 64.
     pub snapshot_every: usize,

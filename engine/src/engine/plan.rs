@@ -1,10 +1,12 @@
 //! What goes into a step: every writing agent's newest token and drafts, and at most one chunk of one agent's prompt.
 
+use std::time::Duration;
+
 use super::EngineConfig;
 use super::agent::{Agent, Drafts};
 use super::pace::Pace;
 use crate::drafts::StepCost;
-use crate::step::{DraftSource, MAX_DECODE_ROWS, MAX_SEGMENT_ROWS, PAGE_TOKENS, SampleSpec, Segment, SegmentKind};
+use crate::step::{DraftSource, MAX_DECODE_ROWS, MAX_SEGMENT_ROWS, SampleSpec, Segment, SegmentKind};
 
 /// One agent's part of a step.
 #[derive(Debug)]
@@ -26,6 +28,11 @@ impl Part {
     /// Positions that must have pages: the rows and the drafts to come.
     pub(super) fn reach(&self, agent: &Agent) -> usize {
         agent.consumed + self.tokens.len() + if self.samples { self.drafts.next_depth } else { 0 }
+    }
+
+    /// Whether its agent has new tokens after the step.
+    pub(super) fn samples(&self) -> bool {
+        self.samples
     }
 
     /// The part as a segment of a step table.
@@ -54,7 +61,15 @@ impl Part {
 }
 
 /// Composes the next step. `turn` moves on with every step: where more agents write than there are rows, they take turns.
-pub(super) fn plan(agents: &mut [Agent], config: &EngineConfig, pace: &Pace, cost: StepCost, turn: usize) -> Vec<Part> {
+/// `waited` is the time since the latest tokens of those who write.
+pub(super) fn plan(
+    agents: &mut [Agent],
+    config: &EngineConfig,
+    pace: &Pace,
+    cost: StepCost,
+    turn: usize,
+    waited: Duration,
+) -> Vec<Part> {
     let reads = next_prompt(agents, pace.chunks());
     // One row is the last of the prompt, in case it ends.
     let rows = MAX_DECODE_ROWS - usize::from(reads.is_some());
@@ -68,9 +83,10 @@ pub(super) fn plan(agents: &mut [Agent], config: &EngineConfig, pace: &Pace, cos
     let share = rows.checked_div(writing.len()).unwrap_or(rows).min(MAX_SEGMENT_ROWS);
     let mut parts: Vec<Part> =
         writing.into_iter().filter_map(|i| decode(i, &mut agents[i], config, cost, share - 1)).collect();
-    let chunk = pace.chunk(!parts.is_empty());
-    if let Some(i) = reads.filter(|_| chunk > 0) {
-        parts.extend(prompt(i, &mut agents[i], config, cost, chunk));
+    let waited = (!parts.is_empty()).then_some(waited);
+    let chunk = reads.and_then(|i| Some((i, chunk_end(&agents[i], pace, waited)?)));
+    if let Some((i, end)) = chunk {
+        parts.extend(prompt(i, &mut agents[i], config, cost, end));
     }
     parts
 }
@@ -108,24 +124,27 @@ fn next_prompt(agents: &[Agent], chunks: u64) -> Option<usize> {
     next.map(|(i, ..)| i)
 }
 
-fn prompt(i: usize, agent: &mut Agent, config: &EngineConfig, cost: StepCost, chunk: usize) -> Option<Part> {
-    let run = agent.run.as_mut()?;
-    let total = run.request.prompt.len();
-    let from = agent.consumed;
-    // Chunks end at absolute multiples of a page, except at the prompt's end.
-    let end = (from + chunk) / PAGE_TOKENS * PAGE_TOKENS;
-    let end = if end >= total || end <= from { total.min(from / PAGE_TOKENS * PAGE_TOKENS + chunk) } else { end };
+/// Where the next chunk of an agent's prompt ends, if there is to be one.
+fn chunk_end(agent: &Agent, pace: &Pace, waited: Option<Duration>) -> Option<usize> {
+    let run = agent.run.as_ref()?;
     // A state can be kept only where a step ends.
-    let end = run.snapshots.range(from + 1..).next().map_or(end, |&at| end.min(at));
-    let samples = end == total;
+    let stop = run.snapshots.range(agent.consumed + 1..).next().copied().unwrap_or(usize::MAX);
+    pace.reach(agent.consumed, stop.min(run.request.prompt.len()), waited)
+}
+
+/// The part of an agent's prompt up to `end`.
+fn prompt(i: usize, agent: &mut Agent, config: &EngineConfig, cost: StepCost, end: usize) -> Option<Part> {
+    let run = agent.run.as_mut()?;
+    let samples = end == run.request.prompt.len();
     let nothing = Drafts { source: DraftSource::Head, tokens: Vec::new(), next_depth: 0 };
     let drafts = if samples {
         let left = run.budget.saturating_sub(2);
         let next_depth = run.choose_drafts(config, cost, 0, left).next_depth;
-        within_context(Drafts { next_depth, ..nothing }, config, total)
+        within_context(Drafts { next_depth, ..nothing }, config, end)
     } else {
         nothing
     };
     let masks = if samples { run.constrain(&mut Vec::new()) } else { Vec::new() };
-    Some(Part { agent: i, tokens: run.request.prompt[from..end].to_vec(), drafts, prompt: true, samples, masks })
+    let tokens = run.request.prompt[agent.consumed..end].to_vec();
+    Some(Part { agent: i, tokens, drafts, prompt: true, samples, masks })
 }

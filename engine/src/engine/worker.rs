@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use super::EngineConfig;
 use super::agent::Agent;
 use super::keep::Copying;
-use super::pace::Pace;
+use super::pace::{ChunkRows, Pace};
 use super::pages::PagePool;
 use super::parked::Parked;
 use super::plan::{Part, plan};
@@ -72,6 +72,8 @@ pub(super) struct Worker {
     pub(super) store: Option<Store>,
     pub(super) copying: Option<Copying>,
     pace: Pace,
+    /// When the latest tokens were handed out, if somebody was left writing.
+    handed_out: Option<Instant>,
     pub(super) totals: Totals,
     /// Steps as they are run.
     pub(super) recent_steps: Recent,
@@ -93,6 +95,7 @@ impl Worker {
             agents: (0..config.agents).map(Agent::new).collect(),
             wanted: config.agents,
             pace: Pace::new(config.chunk, config.step_goal),
+            handed_out: None,
             queue: VecDeque::new(),
             parked: VecDeque::new(),
             shelf: VecDeque::new(),
@@ -274,7 +277,10 @@ impl Worker {
 
     /// Composes and runs one step, and hands out its results.
     fn step(&mut self) -> Result<(), BackendError> {
-        let parts = plan(&mut self.agents, &self.config, &self.pace, self.backend.cost(), self.totals.steps as usize);
+        let waited = self.handed_out.take().map(|at| at.elapsed());
+        let steps = self.totals.steps as usize;
+        let parts =
+            plan(&mut self.agents, &self.config, &self.pace, self.backend.cost(), steps, waited.unwrap_or_default());
         let parts = self.find_pages(parts)?;
         if parts.is_empty() {
             // Agents that write may lack pages while a prompt that could go on has had its share.
@@ -284,12 +290,18 @@ impl Worker {
         let segments = parts.iter().filter_map(|p| p.segment(&self.agents[p.agent])).collect();
         let began = Instant::now();
         let outputs = self.backend.step(&Step { segments })?;
-        let prompt_rows = parts.iter().filter(|p| p.prompt).map(|p| p.tokens.len()).sum();
-        let rows: usize = parts.iter().map(|p| p.tokens.len()).sum();
-        self.pace.observe(began.elapsed(), prompt_rows, rows - prompt_rows);
+        let took = began.elapsed();
+        let writes = parts.iter().any(|p| !p.prompt);
+        let chunk = parts.iter().find(|p| p.prompt).map(|p| {
+            let from = self.agents[p.agent].consumed;
+            ChunkRows::between(from, from + p.tokens.len())
+        });
+        let chunk = chunk.unwrap_or_default();
+        self.pace.observe(took, writes.then(|| waited.unwrap_or_default()), chunk);
+        self.handed_out = parts.iter().any(Part::samples).then(Instant::now);
         self.totals.steps += 1;
         self.recent_steps.add(Instant::now(), 1);
-        self.totals.prompt_tokens_computed += prompt_rows as u64;
+        self.totals.prompt_tokens_computed += chunk.count() as u64;
         for (part, output) in parts.into_iter().zip(outputs) {
             self.apply(&part, output)?;
         }
