@@ -238,7 +238,7 @@ fn llama_cpp_29175_whoever_writes_keeps_two_fifths_of_its_speed_and_waits_80_ms_
         std::thread::sleep(Duration::from_secs_f64(cost(prompt) / 1e3));
         Ok(())
     };
-    let backend = Hooked { backend: CpuBackend::new(model.clone(), options).unwrap(), before };
+    let backend = Hooked { backend: CpuBackend::new(model.clone(), options).unwrap(), before, prompt_rows: 512 };
     let config = EngineConfig { agents: 2, draft: 0, lookup: false, ..EngineConfig::new(8192, 1024, Vec::new()) };
     let (engine, _thread) = Engine::start(Box::new(backend), config).unwrap();
     let mut writing = engine.submit(request(&text(73, 64), 5000)).unwrap();
@@ -261,6 +261,31 @@ fn llama_cpp_29175_whoever_writes_keeps_two_fifths_of_its_speed_and_waits_80_ms_
     // Nor does the prompt wait longer than that takes.
     assert!(kept < 0.75, "the prompt had {:.2} of the time", 1.0 - kept);
     drop(writing);
+}
+
+#[test]
+fn prompts_are_read_by_as_many_rows_as_the_backend_takes_up_to_1024_where_nobody_writes() {
+    let model = small();
+    let chunks = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&chunks);
+    let before = move |step: &Step<'_>| {
+        let prompts = step.segments.iter().filter(|s| s.kind == SegmentKind::Prompt);
+        seen.lock().unwrap().extend(prompts.map(|s| s.tokens.len()));
+        Ok(())
+    };
+    let (all, most) = (vec![1024, 1024, 52], vec![640, 384, 640, 384, 52]);
+    for (prompt_rows, chunk, expected) in
+        [(640, None, &most), (1024, None, &all), (2048, None, &all), (512, Some(640), &most)]
+    {
+        let options = BackendOptions { slots: 1, pages: 48, kv: KvType::Q8_0, draft_max: 0 };
+        let backend = CpuBackend::new(model.clone(), options).unwrap();
+        let backend = Hooked { backend, before: before.clone(), prompt_rows };
+        let config = EngineConfig { agents: 1, draft: 0, chunk, ..EngineConfig::new(3072, 1024, Vec::new()) };
+        let (engine, _thread) = Engine::start(Box::new(backend), config).unwrap();
+        finish(engine.submit(request(&text(75, 2100), 1)).unwrap());
+        // States are left at 1024 and 2048.
+        assert_eq!(&std::mem::take(&mut *chunks.lock().unwrap()), expected, "{prompt_rows} rows, {chunk:?}");
+    }
 }
 
 /// jundot/omlx pull request 3726: a short question waited for all the long prompts before it.
@@ -320,7 +345,7 @@ fn llama_cpp_13281_after_a_device_error_everybody_is_told_and_nobody_waits() {
         steps -= 1;
         if steps == 0 { Err(BackendError::Device("the device is lost".into())) } else { Ok(()) }
     };
-    let backend = Hooked { backend: CpuBackend::new(model.clone(), options).unwrap(), before };
+    let backend = Hooked { backend: CpuBackend::new(model.clone(), options).unwrap(), before, prompt_rows: 512 };
     let config = EngineConfig { agents: 1, draft: 0, ..EngineConfig::new(3072, model.config.vocab, Vec::new()) };
     let (engine, thread) = Engine::start(Box::new(backend), config).unwrap();
     let requests = [0, 1].map(|_| engine.submit(request(&text(94, 30), 500)).unwrap());

@@ -28,6 +28,7 @@ fn every_kind_of_step_is_run_and_leaves_no_trace() {
                 kinds.extend(step.segments.iter().map(|segment| (segment.kind, segment.tokens.len())));
                 Ok(())
             },
+            prompt_rows: 512,
         };
         warm_up(&mut warm, model.config.vocab, context, AGES).unwrap();
         let mut warm = warm.backend;
@@ -72,7 +73,7 @@ fn a_slow_device_runs_one_step() {
         Ok(())
     };
     warm_up(
-        &mut Hooked { backend: backend(&model, KvType::Q8_0, 1), before },
+        &mut Hooked { backend: backend(&model, KvType::Q8_0, 1), before, prompt_rows: 512 },
         model.config.vocab,
         4096,
         Duration::ZERO,
@@ -85,6 +86,6 @@ fn a_slow_device_runs_one_step() {
 fn a_device_that_fails_is_told() {
     let model = model(TINY);
     let lose: fn(&Step<'_>) -> _ = |_| Err(BackendError::Device("lost".into()));
-    let mut lost = Hooked { backend: backend(&model, KvType::Q8_0, 1), before: lose };
+    let mut lost = Hooked { backend: backend(&model, KvType::Q8_0, 1), before: lose, prompt_rows: 512 };
     assert_eq!(warm_up(&mut lost, model.config.vocab, 4096, AGES).unwrap_err().to_string(), "lost");
 }

@@ -285,6 +285,10 @@ impl Backend for CudaBackend {
         StepCost { row: 0.03, draft: 0.12 }
     }
 
+    fn prompt_rows(&self) -> usize {
+        self.shape.prompt_rows
+    }
+
     fn step(&mut self, step: &Step<'_>) -> Result<Vec<SegmentOutput>, BackendError> {
         self.check(step)?;
         #[cfg(has_host_device)]

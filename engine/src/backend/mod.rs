@@ -33,6 +33,9 @@ pub const DEFAULT_POOL: usize = 131_072;
 /// Most agents that there can be without a setting.
 pub const DEFAULT_AGENTS_MAX: usize = 8;
 
+/// Rows of a prompt that a backend reads at once where it does not say.
+const DEFAULT_PROMPT_ROWS: usize = 512;
+
 /// What a backend is built with. Everything is allocated then; nothing later.
 #[derive(Clone, Copy, Debug)]
 pub struct BackendOptions {
@@ -76,6 +79,11 @@ pub trait Backend: std::fmt::Debug + Send {
 
     /// What rows and drafts cost beside a plain step; decides how deep to draft.
     fn cost(&self) -> StepCost;
+
+    /// Rows of a prompt that it reads at once, a multiple of a page: more of them in one step cost as much as in several.
+    fn prompt_rows(&self) -> usize {
+        DEFAULT_PROMPT_ROWS
+    }
 
     /// Runs every segment of `step` and advances its slots.
     ///

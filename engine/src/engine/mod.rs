@@ -38,6 +38,9 @@ use worker::{Command, Worker};
 /// nobody knows how much there is.
 pub const DEFAULT_HOST_CACHE: usize = 1 << 30;
 
+/// Most prompt tokens in one step without a setting: whoever comes meanwhile waits for its end.
+const LARGEST_CHUNK: usize = 1024;
+
 /// How the engine works, apart from its backend.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
@@ -59,8 +62,8 @@ pub struct EngineConfig {
     pub fixed_depth: bool,
     /// Requests that may wait for an agent.
     pub queue: usize,
-    /// Most prompt tokens in one step, a multiple of 64.
-    pub chunk: usize,
+    /// Most prompt tokens in one step, a multiple of 64; without it as many as the backend reads at once, but 1,024 at most.
+    pub chunk: Option<usize>,
     /// Longest that somebody who writes should wait for the next tokens while prompts are read.
     pub step_goal: Duration,
     /// A prompt leaves a recurrent state to go on from at every multiple of this, itself a multiple of 64.
@@ -87,13 +90,18 @@ impl EngineConfig {
             lookup_draft: 8,
             fixed_depth: false,
             queue: 64,
-            chunk: 512,
+            chunk: None,
             step_goal: Duration::from_millis(80),
             snapshot_every: 2048,
             host_cache: DEFAULT_HOST_CACHE,
             store: None,
             show_text: None,
         }
+    }
+
+    /// Most prompt tokens in one step on a backend.
+    fn chunk_on(&self, backend: &dyn Backend) -> usize {
+        self.chunk.unwrap_or_else(|| backend.prompt_rows().min(LARGEST_CHUNK))
     }
 }
 
@@ -129,8 +137,9 @@ impl Engine {
         if config.agents == 0 || config.agents > options.slots {
             return invalid("agents", format!("{} is not between 1 and {}", config.agents, options.slots));
         }
-        if config.chunk == 0 || !config.chunk.is_multiple_of(crate::step::PAGE_TOKENS) {
-            return invalid("chunk", format!("{} is not a multiple of {}", config.chunk, crate::step::PAGE_TOKENS));
+        let chunk = config.chunk_on(&*backend);
+        if chunk == 0 || !chunk.is_multiple_of(crate::step::PAGE_TOKENS) {
+            return invalid("chunk", format!("{chunk} is not a multiple of {}", crate::step::PAGE_TOKENS));
         }
         if config.snapshot_every == 0 || !config.snapshot_every.is_multiple_of(crate::step::PAGE_TOKENS) {
             let message = format!("{} is not a multiple of {}", config.snapshot_every, crate::step::PAGE_TOKENS);

@@ -94,7 +94,7 @@ impl Worker {
             pages: PagePool::new(options.pages),
             agents: (0..config.agents).map(Agent::new).collect(),
             wanted: config.agents,
-            pace: Pace::new(config.chunk, config.step_goal),
+            pace: Pace::new(config.chunk_on(&*backend), config.step_goal),
             handed_out: None,
             queue: VecDeque::new(),
             parked: VecDeque::new(),

@@ -36,6 +36,8 @@ pub fn engine(model: &Arc<Model>, pages: usize, change: impl FnOnce(&mut EngineC
 pub struct Hooked<F> {
     pub backend: CpuBackend,
     pub before: F,
+    /// Rows of a prompt that it says it reads at once.
+    pub prompt_rows: usize,
 }
 
 impl<F> std::fmt::Debug for Hooked<F> {
@@ -53,6 +55,9 @@ impl<F: FnMut(&Step<'_>) -> Result<(), BackendError> + Send> Backend for Hooked<
     }
     fn cost(&self) -> StepCost {
         self.backend.cost()
+    }
+    fn prompt_rows(&self) -> usize {
+        self.prompt_rows
     }
     fn step(&mut self, step: &Step<'_>) -> Result<Vec<SegmentOutput>, BackendError> {
         (self.before)(step)?;
