@@ -182,8 +182,10 @@ __device__ __forceinline__ float block_max(float v, float* scratch) {
 // To within some units of the last place, in a few instructions: what comes of them is rounded to halves.
 #ifdef OPENJET_HOST
 __device__ __forceinline__ float silu(float x) { return x / (1.0f + expf(-x)); }
+__device__ __forceinline__ float inverse_root(float x) { return 1.0f / sqrtf(x); }
 #else
 __device__ __forceinline__ float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
+__device__ __forceinline__ float inverse_root(float x) { return rsqrtf(x); }
 #endif
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 __device__ __forceinline__ float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }

@@ -67,7 +67,7 @@ struct MatmulParts {
     const char* x;
     const float* squares;            // as MatmulArgs'
     float eps;
-    int inputs;
+    float share;                     // of an input in the mean
     float factors[ROW_TILES * 8];    // of the rows whose input stands in shared memory
     Staged staged;
     Gate gate;
@@ -80,7 +80,7 @@ __device__ __forceinline__ void row_factors(float* factors, const MatmulParts& p
     for (int c = lane & 3; row < rows && c < column_tiles; c += 4) total += parts.squares[(size_t)row * column_tiles + c];
     total += __shfl_xor_sync(0xffffffffu, total, 1);
     total += __shfl_xor_sync(0xffffffffu, total, 2);
-    if ((lane & 3) == 0) factors[lane >> 2] = 1.0f / sqrtf(total / (float)parts.inputs + parts.eps);
+    if ((lane & 3) == 0) factors[lane >> 2] = inverse_root(fmaf(total, parts.share, parts.eps));
 }
 
 
@@ -234,16 +234,17 @@ __device__ __noinline__ void matmul_part(MatmulParts& parts, char* smem, int sme
             if (walk.item < walk.items) weights.load(all_weights + walk.at, lane);
         }
         __syncthreads();
+        const MatmulPart to = p;
         for (int i = warp; i < count * tiles; i += WARPS) {
-            const int t = i / tiles, n = i - t * tiles, row = (p.first_row_tile + n) * FRAGMENT_ROWS + (lane & 3) * 2, output = (tile0 + t) * TILE_N + (lane >> 2);
-            float* y = p.y + (size_t)row * p.stride + output;
-            const bool r0 = row < p.rows, r1 = row + 1 < p.rows, o0 = output < p.outputs, o1 = output + 8 < p.outputs;
+            const int t = i / tiles, n = i - t * tiles, row = (to.first_row_tile + n) * FRAGMENT_ROWS + (lane & 3) * 2, output = (tile0 + t) * TILE_N + (lane >> 2);
+            float* y = to.y + (size_t)row * to.stride + output;
+            const bool r0 = row < to.rows, r1 = row + 1 < to.rows, o0 = output < to.outputs, o1 = output + 8 < to.outputs;
             float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             if (!first) {
                 if (r0 && o0) v.x = y[0];
-                if (r1 && o0) v.y = y[p.stride];
+                if (r1 && o0) v.y = y[to.stride];
                 if (r0 && o1) v.z = y[8];
-                if (r1 && o1) v.w = y[p.stride + 8];
+                if (r1 && o1) v.w = y[to.stride + 8];
             }
             const float4* product = products + ((size_t)t * pieces * tiles + n) * 32 + lane;
 #pragma unroll 4
@@ -255,9 +256,9 @@ __device__ __noinline__ void matmul_part(MatmulParts& parts, char* smem, int sme
                 v.w += a.w;
             }
             if (r0 && o0) y[0] = v.x;
-            if (r1 && o0) y[p.stride] = v.y;
+            if (r1 && o0) y[to.stride] = v.y;
             if (r0 && o1) y[8] = v.z;
-            if (r1 && o1) y[p.stride + 8] = v.w;
+            if (r1 && o1) y[to.stride + 8] = v.w;
         }
         if (!more) return;
         __syncthreads();
@@ -309,7 +310,7 @@ __device__ __forceinline__ void list_parts(MatmulParts& parts, const MatmulArgs&
     parts.x = args.x;
     parts.squares = args.squares;
     parts.eps = args.eps;
-    parts.inputs = (int)args.inputs;
+    parts.share = 1.0f / (float)args.inputs;
     parts.staged = {-1, -1, -1};
 }
 
