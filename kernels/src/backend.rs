@@ -37,7 +37,7 @@ pub struct CudaBackend {
 }
 
 /// Of the images that it saves: another number where they look otherwise, so that none is loaded that an older version wrote.
-const IMAGE_FORM: u32 = 1;
+const IMAGE_FORM: u32 = 2;
 
 /// What the host knows of a slot.
 #[derive(Clone, Copy, Debug, Default)]
@@ -230,6 +230,23 @@ impl CudaBackend {
     }
 }
 
+/// Zeros, in large pages where the system has them: an image is written all at once, and each small page would cost a fault.
+fn zeros(bytes: usize) -> Vec<u8> {
+    const PAGE: usize = 4096;
+    let mut zeros = vec![0u8; bytes];
+    let first = zeros.as_ptr().align_offset(PAGE);
+    if let Some(range) = zeros.get_mut(first..) {
+        // SAFETY: the range lies in the vector, and the advice changes nothing but how it is backed.
+        let advised = unsafe {
+            rustix::mm::madvise(range.as_mut_ptr().cast(), range.len() / PAGE * PAGE, rustix::mm::Advice::LinuxHugepage)
+        };
+        if let Err(error) = advised {
+            tracing::debug!(%error, "no large pages");
+        }
+    }
+    zeros
+}
+
 /// The parts of a slot's recurrent state that are saved: offset and length.
 fn state_parts(shape: &Shape, slot: SlotId) -> impl Iterator<Item = (usize, usize)> + use<> {
     let (layer, settled) = (shape.layout.floats() * 4, shape.layout.settled_floats() * 4);
@@ -336,7 +353,7 @@ impl Backend for CudaBackend {
             self.run(&self.programs.settle[slot])?;
             self.set_slot_state(slot, SlotState { pending: 0, ..state })?;
         }
-        let mut image = vec![0; self.image_bytes()];
+        let mut image = zeros(self.image_bytes());
         image[..4].copy_from_slice(&self.slots[slot].consumed.to_le_bytes());
         let mut rest = &mut image[4..];
         let parts = image_parts(&self.memory, &self.shape, slot).map(|(buffer, offset, bytes)| {
