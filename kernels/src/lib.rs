@@ -3,7 +3,6 @@
 pub mod args;
 mod backend;
 mod compose;
-mod cost;
 pub mod device;
 mod memory;
 pub mod plan;

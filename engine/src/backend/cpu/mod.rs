@@ -278,7 +278,7 @@ impl Backend for CpuBackend {
     }
 
     fn cost(&self) -> StepCost {
-        StepCost { row: 0.4, draft: 0.3, ..StepCost::default() }
+        StepCost { row: 0.4, draft: 0.3 }
     }
 
     fn step(&mut self, step: &Step<'_>) -> Result<Vec<SegmentOutput>, BackendError> {
