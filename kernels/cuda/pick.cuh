@@ -305,6 +305,7 @@ __device__ __forceinline__ void op_sample_pick(const SampleArgs& a, char* smem, 
             else
                 choose(pick, mass, s, TokenRow{adjusted, a.vocab}, segment, whole, a.vocab, adjusted, draft, position, purpose);
         }
+        __syncthreads();                 // all have read the row, which a draft changes: who saw that would leave this round
         if (threadIdx.x == 0) {
             if (a.draft == NO_DRAFT) {
                 a.picks[r] = pick;
