@@ -215,14 +215,14 @@ impl Agent {
         true
     }
 
-    /// Ends the request.
-    pub(super) fn finish(&mut self, reason: FinishReason, end_token: Option<u32>) {
-        let Some(run) = self.run.take() else { return };
+    /// Ends the request, if there is one; its caller is still to be told so.
+    pub(super) fn finish(&mut self, reason: FinishReason, end_token: Option<u32>) -> Option<(Run, Finish)> {
+        let run = self.run.take()?;
         let usage = run.usage(&self.facts);
-        run.send(Event::Finished(Finish { reason, end_token, usage }));
         // The newest token was never consumed: the conversation ends before it.
         self.tokens.truncate(self.consumed);
         self.idle_since = Some(Instant::now());
+        Some((run, Finish { reason, end_token, usage }))
     }
 }
 

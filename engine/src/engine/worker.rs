@@ -377,8 +377,14 @@ impl Worker {
     fn finish(&mut self, agent: usize, reason: FinishReason, end_token: Option<u32>) -> Result<(), BackendError> {
         self.totals.requests_finished += 1;
         self.agents[agent].last_used = self.totals.requests_finished;
-        self.agents[agent].finish(reason, end_token);
-        self.resize()
+        let ended = self.agents[agent].finish(reason, end_token);
+        let resized = self.resize();
+        // Before the caller hears of it: whoever asks then finds it counted.
+        self.publish();
+        if let Some((run, finish)) = ended {
+            run.send(Event::Finished(finish));
+        }
+        resized
     }
 
     /// The backend can't go on: everybody is told why, and the thread ends.
