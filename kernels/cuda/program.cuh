@@ -6,6 +6,7 @@
 #include "accept.cuh"
 #include "attention.cuh"
 #include "barrier.cuh"
+#include "deltanet_decode.cuh"
 #include "deltanet_prompt.cuh"
 #include "embed.cuh"
 #include "matmul.cuh"
