@@ -56,8 +56,8 @@ impl Backend for Nothing {
         Ok(())
     }
 
-    fn save_state(&mut self, _slot: SlotId) -> Result<StateImage, BackendError> {
-        Ok(StateImage(Vec::new()))
+    fn save_state(&mut self, _slot: SlotId) -> Result<Arc<StateImage>, BackendError> {
+        Ok(Arc::new(StateImage::new(Vec::new())))
     }
 
     fn load_state(&mut self, _slot: SlotId, _image: &StateImage) -> Result<(), BackendError> {

@@ -17,7 +17,7 @@ fn bits(x: &[f32]) -> Vec<u32> {
 fn read(backend: &mut CpuBackend, tokens: &[u32], chunk: usize) -> (Vec<u32>, Vec<u8>) {
     let mut seen = Seen::default();
     Conversation::new(0).read(backend, tokens, chunk, &Choice::greedy(), &mut seen);
-    (bits(&seen.hidden), backend.save_state(0).unwrap().0)
+    (bits(&seen.hidden), backend.save_state(0).unwrap().bytes().unwrap().to_vec())
 }
 
 #[test]

@@ -238,7 +238,12 @@ fn llama_cpp_29175_whoever_writes_keeps_two_fifths_of_its_speed_and_waits_80_ms_
         std::thread::sleep(Duration::from_secs_f64(cost(prompt) / 1e3));
         Ok(())
     };
-    let backend = Hooked { backend: CpuBackend::new(model.clone(), options).unwrap(), before, prompt_rows: 512 };
+    let backend = Hooked {
+        backend: CpuBackend::new(model.clone(), options).unwrap(),
+        before,
+        prompt_rows: 512,
+        copied: Arc::default(),
+    };
     let config = EngineConfig { agents: 2, draft: 0, lookup: false, ..EngineConfig::new(8192, 1024, Vec::new()) };
     let (engine, _thread) = Engine::start(Box::new(backend), config).unwrap();
     let mut writing = engine.submit(request(&text(73, 64), 5000)).unwrap();
@@ -279,7 +284,7 @@ fn prompts_are_read_by_as_many_rows_as_the_backend_takes_up_to_1024_where_nobody
     {
         let options = BackendOptions { slots: 1, pages: 48, kv: KvType::Q8_0, draft_max: 0 };
         let backend = CpuBackend::new(model.clone(), options).unwrap();
-        let backend = Hooked { backend, before: before.clone(), prompt_rows };
+        let backend = Hooked { backend, before: before.clone(), prompt_rows, copied: Arc::default() };
         let config = EngineConfig { agents: 1, draft: 0, chunk, ..EngineConfig::new(3072, 1024, Vec::new()) };
         let (engine, _thread) = Engine::start(Box::new(backend), config).unwrap();
         finish(engine.submit(request(&text(75, 2100), 1)).unwrap());
@@ -345,7 +350,12 @@ fn llama_cpp_13281_after_a_device_error_everybody_is_told_and_nobody_waits() {
         steps -= 1;
         if steps == 0 { Err(BackendError::Device("the device is lost".into())) } else { Ok(()) }
     };
-    let backend = Hooked { backend: CpuBackend::new(model.clone(), options).unwrap(), before, prompt_rows: 512 };
+    let backend = Hooked {
+        backend: CpuBackend::new(model.clone(), options).unwrap(),
+        before,
+        prompt_rows: 512,
+        copied: Arc::default(),
+    };
     let config = EngineConfig { agents: 1, draft: 0, ..EngineConfig::new(3072, model.config.vocab, Vec::new()) };
     let (engine, thread) = Engine::start(Box::new(backend), config).unwrap();
     let requests = [0, 1].map(|_| engine.submit(request(&text(94, 30), 500)).unwrap());

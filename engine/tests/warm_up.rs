@@ -8,6 +8,8 @@ mod serving;
 use std::time::Duration;
 
 use common::{MODELS, TINY, backend, model};
+use std::sync::Arc;
+
 use openjet_engine::backend::cpu::CpuBackend;
 use openjet_engine::backend::{Backend, BackendError, BackendOptions, KvType, warm_up};
 use openjet_engine::engine::{Engine, EngineConfig};
@@ -29,6 +31,7 @@ fn every_kind_of_step_is_run_and_leaves_no_trace() {
                 Ok(())
             },
             prompt_rows: 512,
+            copied: Arc::default(),
         };
         warm_up(&mut warm, model.config.vocab, context, AGES).unwrap();
         let mut warm = warm.backend;
@@ -73,7 +76,7 @@ fn a_slow_device_runs_one_step() {
         Ok(())
     };
     warm_up(
-        &mut Hooked { backend: backend(&model, KvType::Q8_0, 1), before, prompt_rows: 512 },
+        &mut Hooked { backend: backend(&model, KvType::Q8_0, 1), before, prompt_rows: 512, copied: Arc::default() },
         model.config.vocab,
         4096,
         Duration::ZERO,
@@ -86,6 +89,7 @@ fn a_slow_device_runs_one_step() {
 fn a_device_that_fails_is_told() {
     let model = model(TINY);
     let lose: fn(&Step<'_>) -> _ = |_| Err(BackendError::Device("lost".into()));
-    let mut lost = Hooked { backend: backend(&model, KvType::Q8_0, 1), before: lose, prompt_rows: 512 };
+    let mut lost =
+        Hooked { backend: backend(&model, KvType::Q8_0, 1), before: lose, prompt_rows: 512, copied: Arc::default() };
     assert_eq!(warm_up(&mut lost, model.config.vocab, 4096, AGES).unwrap_err().to_string(), "lost");
 }

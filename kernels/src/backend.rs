@@ -13,6 +13,7 @@ use crate::args::SlotState;
 use crate::compose::Programs;
 use crate::device::{Buffer, Device, DeviceError};
 use crate::memory::{Memory, SEGMENT_ROWS, Shape, Work};
+use crate::outgoing::{Outgoing, zeros};
 use crate::plan::{MemoryPlan, PlanOptions, plan};
 use crate::program::Program;
 use crate::table::{Part, StepResult, TableBuilder};
@@ -32,6 +33,7 @@ pub struct CudaBackend {
     table: TableBuilder,
     slots: Vec<SlotNotes>,
     transfer: Transfer,
+    outgoing: Outgoing,
     // Last, so that it is freed last.
     _weights: Weights,
 }
@@ -83,6 +85,7 @@ impl CudaBackend {
             return Err(BackendError::Device(format!("the GPU has too little free memory\n{plan}")));
         }
         let (shape, options) = (plan.shape.clone(), plan.backend);
+        let outgoing = Outgoing::new(&device, shape.saved_bytes())?;
         let memory = Memory::allocate(&device, &shape)?;
         let weights = Weights::upload(&device, &model, shape.draft_max > 0, plan.host_embedding, progress)?;
         let programs = Programs::new(&device, &shape, &weights, &memory)?;
@@ -96,6 +99,7 @@ impl CudaBackend {
             table: TableBuilder::default(),
             slots,
             transfer: Transfer::new(&device)?,
+            outgoing,
             device,
             _weights: weights,
         })
@@ -212,7 +216,7 @@ impl CudaBackend {
     }
 
     fn image_bytes(&self) -> usize {
-        4 + (self.shape.delta_layers * self.shape.layout.settled_floats() + self.model.config.hidden) * 4
+        4 + self.shape.saved_bytes()
     }
 
     /// Turns a slot's recurrent state into NaN, as a fault would. Only for tests.
@@ -228,23 +232,6 @@ impl CudaBackend {
         let bytes = self.model.config.hidden * 4;
         (slot * bytes, bytes)
     }
-}
-
-/// Zeros, in large pages where the system has them: an image is written all at once, and each small page would cost a fault.
-fn zeros(bytes: usize) -> Vec<u8> {
-    const PAGE: usize = 4096;
-    let mut zeros = vec![0u8; bytes];
-    let first = zeros.as_ptr().align_offset(PAGE);
-    if let Some(range) = zeros.get_mut(first..) {
-        // SAFETY: the range lies in the vector, and the advice changes nothing but how it is backed.
-        let advised = unsafe {
-            rustix::mm::madvise(range.as_mut_ptr().cast(), range.len() / PAGE * PAGE, rustix::mm::Advice::LinuxHugepage)
-        };
-        if let Err(error) = advised {
-            tracing::debug!(%error, "no large pages");
-        }
-    }
-    zeros
 }
 
 /// The parts of a slot's recurrent state that are saved: offset and length.
@@ -347,27 +334,19 @@ impl Backend for CudaBackend {
         Ok(())
     }
 
-    fn save_state(&mut self, slot: SlotId) -> Result<StateImage, BackendError> {
+    fn save_state(&mut self, slot: SlotId) -> Result<Arc<StateImage>, BackendError> {
         let state = self.slot_state(slot)?;
         if state.pending > 0 {
             self.run(&self.programs.settle[slot])?;
             self.set_slot_state(slot, SlotState { pending: 0, ..state })?;
         }
-        let mut image = zeros(self.image_bytes());
-        image[..4].copy_from_slice(&self.slots[slot].consumed.to_le_bytes());
-        let mut rest = &mut image[4..];
-        let parts = image_parts(&self.memory, &self.shape, slot).map(|(buffer, offset, bytes)| {
-            let (part, more) = std::mem::take(&mut rest).split_at_mut(bytes);
-            rest = more;
-            (buffer, offset, part)
-        });
-        self.transfer.read(parts)?;
-        Ok(StateImage(image))
+        let head = self.slots[slot].consumed.to_le_bytes();
+        Ok(self.outgoing.image(head, image_parts(&self.memory, &self.shape, slot))?)
     }
 
     fn load_state(&mut self, slot: SlotId, image: &StateImage) -> Result<(), BackendError> {
-        check_size("state", self.image_bytes(), image.0.len())?;
-        let (consumed, mut rest) = image.0.split_at(4);
+        check_size("state", self.image_bytes(), image.len())?;
+        let (consumed, mut rest) = image.bytes()?.split_at(4);
         let parts = image_parts(&self.memory, &self.shape, slot).map(|(buffer, offset, bytes)| {
             let (part, more) = rest.split_at(bytes);
             rest = more;
@@ -381,15 +360,25 @@ impl Backend for CudaBackend {
     }
 
     fn save_page(&mut self, page: PageId) -> Result<Vec<u8>, BackendError> {
+        Ok(self.save_pages(&[page])?.pop().unwrap_or_default())
+    }
+
+    fn save_pages(&mut self, pages: &[PageId]) -> Result<Vec<Vec<u8>>, BackendError> {
         let bytes = self.shape.page_bytes();
-        let mut cells = vec![0; bytes];
-        self.transfer.read(std::iter::once((&self.memory.kv, page as usize * bytes, &mut cells[..])))?;
-        Ok(cells)
+        let mut saved: Vec<Vec<u8>> = pages.iter().map(|_| zeros(bytes)).collect();
+        let cells = pages.iter().zip(&mut saved);
+        self.transfer.read(cells.map(|(&page, cells)| (&self.memory.kv, page as usize * bytes, &mut cells[..])))?;
+        Ok(saved)
     }
 
     fn load_page(&mut self, page: PageId, cells: &[u8]) -> Result<(), BackendError> {
+        self.load_pages(&[(page, cells)])
+    }
+
+    fn load_pages(&mut self, pages: &[(PageId, &[u8])]) -> Result<(), BackendError> {
         let bytes = self.shape.page_bytes();
-        check_size("page", bytes, cells.len())?;
-        Ok(self.transfer.write(std::iter::once((&self.memory.kv, page as usize * bytes, cells)))?)
+        pages.iter().try_for_each(|(_, cells)| check_size("page", bytes, cells.len()))?;
+        let parts = pages.iter().map(|&(page, cells)| (&self.memory.kv, page as usize * bytes, cells));
+        Ok(self.transfer.write(parts)?)
     }
 }

@@ -5,6 +5,7 @@ mod backend;
 mod compose;
 pub mod device;
 mod memory;
+mod outgoing;
 pub mod plan;
 pub mod program;
 pub mod repack;

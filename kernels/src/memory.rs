@@ -126,6 +126,11 @@ impl Shape {
         self.delta_layers * self.layout.floats()
     }
 
+    /// Bytes of one slot's state as it is saved: what is settled of each layer, and the draft head's hidden state.
+    pub(crate) fn saved_bytes(&self) -> usize {
+        (self.delta_layers * self.layout.settled_floats() + self.config.hidden) * 4
+    }
+
     /// Bytes of the step table's buffer.
     fn table_bytes(&self) -> usize {
         // Rows, segments, pages, then penalties (two words for each token that a conversation can hold), bias, masks.

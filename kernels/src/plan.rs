@@ -172,6 +172,7 @@ fn one(shape: Shape, options: &PlanOptions, weights: Extents, host_embedding: bo
     let host = [
         ("embedding table", weights.host, "pinned; the GPU reads rows of it"),
         ("staging", STAGING, "pinned, while the weights are loaded"),
+        ("state", shape.saved_bytes(), "pinned; one that is saved, on its way from the GPU"),
         ("snapshots", options.host_cache, "at most: states of prompts that were read"),
         ("conversations", options.host_cache, "at most: those that gave up their slot"),
     ];

@@ -198,8 +198,8 @@ fn steps_agree_with_the_twin() {
         let floats = |bytes: &[u8]| -> Vec<f32> {
             bytes[4..].as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
         };
-        let expected: Vec<f64> = floats(&twin.0).into_iter().map(f64::from).collect();
-        let error = relative_error(&floats(&ours.0), &expected);
+        let expected: Vec<f64> = floats(twin.bytes().unwrap()).into_iter().map(f64::from).collect();
+        let error = relative_error(&floats(ours.bytes().unwrap()), &expected);
         println!("{name}: state off by {error:.1e}");
         assert!(error < 5e-3, "{name}: state off by {error:.1e}");
     }

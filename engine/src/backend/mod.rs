@@ -2,10 +2,14 @@
 
 mod check;
 pub mod cpu;
+mod image;
 mod warm;
 
 pub use check::{check_size, check_step};
+pub use image::{Arrival, StateImage};
 pub use warm::warm_up;
+
+use std::sync::Arc;
 
 use crate::drafts::StepCost;
 use crate::step::{PageId, SegmentOutput, SlotId, Step};
@@ -60,10 +64,6 @@ pub enum BackendError {
     Device(String),
 }
 
-/// A conversation's recurrent state: one slot's bytes, in the backend's own layout.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StateImage(pub Vec<u8>);
-
 /// Runs steps on one device, from one thread.
 pub trait Backend: std::fmt::Debug + Send {
     /// A line for people: the device and what is special about it.
@@ -97,11 +97,12 @@ pub trait Backend: std::fmt::Debug + Send {
     /// [`BackendError::Device`].
     fn reset_slot(&mut self, slot: SlotId) -> Result<(), BackendError>;
 
-    /// Copies a slot's recurrent state (all `DeltaNet` layers, convolution inputs, the draft head's pending hidden state).
+    /// Copies a slot's recurrent state (all `DeltaNet` layers, convolution inputs, the draft head's pending hidden state) as it is
+    /// now; its bytes may come later.
     ///
     /// # Errors
     /// [`BackendError::Device`].
-    fn save_state(&mut self, slot: SlotId) -> Result<StateImage, BackendError>;
+    fn save_state(&mut self, slot: SlotId) -> Result<Arc<StateImage>, BackendError>;
 
     /// Puts a saved state into a slot, which need not be the one that it came from.
     ///
@@ -115,9 +116,25 @@ pub trait Backend: std::fmt::Debug + Send {
     /// [`BackendError::Device`].
     fn save_page(&mut self, page: PageId) -> Result<Vec<u8>, BackendError>;
 
+    /// Copies several pages' cells, where that is faster at once.
+    ///
+    /// # Errors
+    /// As [`Self::save_page`].
+    fn save_pages(&mut self, pages: &[PageId]) -> Result<Vec<Vec<u8>>, BackendError> {
+        pages.iter().map(|&page| self.save_page(page)).collect()
+    }
+
     /// Puts saved cells into a page.
     ///
     /// # Errors
     /// [`BackendError::BadStep`] when they have another size, or [`BackendError::Device`].
     fn load_page(&mut self, page: PageId, cells: &[u8]) -> Result<(), BackendError>;
+
+    /// Puts saved cells into several pages, where that is faster at once.
+    ///
+    /// # Errors
+    /// As [`Self::load_page`].
+    fn load_pages(&mut self, pages: &[(PageId, &[u8])]) -> Result<(), BackendError> {
+        pages.iter().try_for_each(|&(page, cells)| self.load_page(page, cells))
+    }
 }

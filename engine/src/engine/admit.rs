@@ -33,7 +33,7 @@ impl Worker {
     pub(super) fn admit(&mut self) -> Result<(), BackendError> {
         while let Some(parked) = self.parked.front() {
             // Two pages more than it had, or it would be parked again at once.
-            let needed = (parked.image.pages.len() + 2).min(self.pages.total());
+            let needed = (parked.image.cells.len() + 2).min(self.pages.total());
             let Some(i) = self.idle_agent(None) else { return Ok(()) };
             while self.pages.free() < needed && self.free_a_page()? {}
             if self.pages.free() < needed {
@@ -80,7 +80,9 @@ impl Worker {
                 Some((Found::Shelf(entry), seen)) if seen == self.shelf[entry].agent.consumed => {
                     back = self.shelf.remove(entry);
                 }
-                Some((Found::Shelf(entry), seen)) if seen > in_tree => back = self.shelf[entry].part(seen),
+                Some((Found::Shelf(entry), seen)) if seen > in_tree => {
+                    back = self.shelf[entry].part(seen, &mut self.pages);
+                }
                 _ => {}
             }
         }
@@ -88,7 +90,9 @@ impl Worker {
         let whole = back.as_ref().is_some_and(|parked| parked.agent.kept.is_some());
         if !whole {
             while let Some(entry) = self.shelf.iter().position(|p| supersedes(request, &p.agent)) {
-                kept = self.shelf.remove(entry).and_then(|p| p.agent.kept).or(kept);
+                let Some(earlier) = self.shelf.remove(entry) else { break };
+                kept = earlier.agent.kept.or(kept);
+                self.let_go(earlier);
             }
         }
         if !whole && supersedes(request, &self.agents[own]) {

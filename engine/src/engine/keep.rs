@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::agent::Agent;
-use super::parked::{Image, Parked};
+use super::parked::{Image, Parked, Place};
 use super::queue::OnDisk;
 use super::worker::Worker;
 use crate::backend::{BackendError, StateImage};
@@ -18,6 +18,9 @@ const WORTH_KEEPING: usize = 256;
 
 /// Bytes that are copied off the device between two steps.
 const PIECE: usize = 8 << 20;
+
+/// Pages that are copied off the device at once.
+const AT_ONCE: usize = 4;
 
 /// Longest wait for the disk while there is nothing else to do.
 const PATIENCE: Duration = Duration::from_millis(5);
@@ -49,7 +52,7 @@ fn about(agent: &Agent, lineage: u64) -> About {
 }
 
 impl Worker {
-    /// Copies a piece of a conversation that has rested for a while.
+    /// Copies a piece of a conversation that has rested for a while, or gave up its slot.
     pub(super) fn keep_some(&mut self) -> Result<(), BackendError> {
         let Some(store) = &self.store else { return Ok(()) };
         if self.copying.is_none() && store.waiting() <= self.config.host_cache {
@@ -59,7 +62,19 @@ impl Worker {
                 self.start_copying(i);
             }
         }
+        if self.copying.is_none()
+            && let Some(entry) = self.unkept()
+        {
+            return self.move_pages_out(Place::Shelf, entry, AT_ONCE);
+        }
         self.copy(PIECE)
+    }
+
+    /// A conversation on the shelf that is to go to disk, and is still in the pool.
+    fn unkept(&self) -> Option<usize> {
+        self.store.as_ref().filter(|store| store.waiting() <= self.config.host_cache)?;
+        let worth = |p: &Parked| !p.agent.saved && p.agent.consumed >= WORTH_KEEPING && !p.image.pool.is_empty();
+        self.shelf.iter().position(worth)
     }
 
     /// Copies all that rests, at once, and answers when it is on disk.
@@ -76,6 +91,9 @@ impl Worker {
                 self.copy(usize::MAX)?;
             }
         }
+        while let Some(entry) = self.unkept() {
+            self.move_pages_out(Place::Shelf, entry, usize::MAX)?;
+        }
         if let Some(store) = &self.store {
             store.sync(reply);
         }
@@ -84,7 +102,7 @@ impl Worker {
 
     /// Whether something is being copied: then the engine does not rest.
     pub(super) fn is_copying(&self) -> bool {
-        self.copying.is_some()
+        self.copying.is_some() || self.unkept().is_some()
     }
 
     fn start_copying(&mut self, i: usize) {
@@ -116,10 +134,12 @@ impl Worker {
             }
             match copying.plan.kind(part) {
                 PartKind::Pages { first, count } => {
-                    let page = agent.pages[first + copying.pages.len()];
-                    let cells = self.backend.save_page(page)?;
-                    copied += cells.len();
-                    copying.pages.push(Piece::Page(Arc::new(cells)));
+                    let done = copying.pages.len();
+                    let some = &agent.pages[first + done..first + count.min(done + AT_ONCE)];
+                    for cells in self.backend.save_pages(some)? {
+                        copied += cells.len();
+                        copying.pages.push(Piece::Page(Arc::new(cells)));
+                    }
                     if copying.pages.len() == count {
                         copying.parts.push(std::mem::take(&mut copying.pages));
                     }
@@ -127,8 +147,8 @@ impl Worker {
                 PartKind::Snapshot { at } => copying.parts.push(snapshot(&copying.snapshots, at)),
                 PartKind::End => {
                     let state = self.backend.save_state(agent.slot)?;
-                    copied += state.0.len();
-                    copying.parts.push(vec![Piece::State(Arc::new(state))]);
+                    copied += state.len();
+                    copying.parts.push(vec![Piece::State(state)]);
                 }
             }
         }
@@ -139,18 +159,18 @@ impl Worker {
         Ok(())
     }
 
-    /// Writes a conversation that is in host memory, if that has not been done.
+    /// Writes a conversation that is in host memory as a whole, if that has not been done.
     pub(super) fn keep_parked(&mut self, parked: &mut Parked) {
         let Parked { agent, image } = parked;
         let busy = self.store.as_ref().is_none_or(|store| store.waiting() > self.config.host_cache);
-        if agent.saved || busy || agent.consumed < WORTH_KEEPING {
+        if agent.saved || busy || agent.consumed < WORTH_KEEPING || !image.pool.is_empty() {
             return;
         }
         agent.saved = true;
         let Some((id, plan)) = plan(&mut self.store, agent, &image.snapshots) else { return };
         let payload = |&part: &usize| match plan.kind(part) {
             PartKind::Pages { first, count } => {
-                image.pages[first..first + count].iter().map(|cells| Piece::Page(Arc::clone(cells))).collect()
+                image.cells.range(first..first + count).map(|cells| Piece::Page(Arc::clone(cells))).collect()
             }
             PartKind::Snapshot { at } => snapshot(&image.snapshots, at),
             PartKind::End => vec![Piece::State(Arc::clone(&image.state))],
@@ -233,9 +253,10 @@ impl From<Conversation> for Parked {
             ..Agent::default()
         };
         let image = Image {
-            state: Arc::new(StateImage(state)),
-            snapshots: snapshots.into_iter().map(|(at, state)| (at, Arc::new(StateImage(state)))).collect(),
-            pages: pages.into_iter().map(Arc::new).collect(),
+            state: Arc::new(StateImage::new(state)),
+            snapshots: snapshots.into_iter().map(|(at, state)| (at, Arc::new(StateImage::new(state)))).collect(),
+            pool: Vec::new(),
+            cells: pages.into_iter().map(Arc::new).collect(),
         };
         Self { agent, image }
     }

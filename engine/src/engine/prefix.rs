@@ -149,7 +149,7 @@ impl PrefixTree {
     /// too many.
     pub(super) fn keep_state(&mut self, tokens: &[u32], state: Arc<StateImage>) {
         let path = self.path(tokens);
-        if path.len() * PAGE_TOKENS != tokens.len() || state.0.len() > self.state_budget {
+        if path.len() * PAGE_TOKENS != tokens.len() || state.len() > self.state_budget {
             return;
         }
         let clock = self.clock;
@@ -158,12 +158,12 @@ impl PrefixTree {
         if node.state.is_some() {
             return;
         }
-        self.state_bytes += state.0.len();
+        self.state_bytes += state.len();
         node.state = Some(state);
         while self.state_bytes > self.state_budget {
             let oldest = self.nodes.values_mut().filter(|n| n.state.is_some()).min_by_key(|n| n.state_used);
             let Some(state) = oldest.and_then(|n| n.state.take()) else { return };
-            self.state_bytes -= state.0.len();
+            self.state_bytes -= state.len();
         }
     }
 
@@ -176,7 +176,7 @@ impl PrefixTree {
         if let Some(parent) = self.nodes.get_mut(&node.parent) {
             parent.children -= 1;
         }
-        self.state_bytes -= node.state.map_or(0, |s| s.0.len());
+        self.state_bytes -= node.state.map_or(0, |s| s.len());
         pages.release(node.page);
         true
     }
@@ -204,7 +204,7 @@ mod tests {
     }
 
     fn image(n: u8) -> Arc<StateImage> {
-        Arc::new(StateImage(vec![n; 10]))
+        Arc::new(StateImage::new(vec![n; 10]))
     }
 
     /// Reads `blocks` as somebody would who found nothing, and leaves.
@@ -221,7 +221,7 @@ mod tests {
         assert!(tree.resume(&tokens(&[1, 2, 3, 4]), &mut pages).is_none());
         tree.keep_state(&tokens(&[1, 2]), image(2));
         let resume = tree.resume(&tokens(&[1, 2, 3, 4]), &mut pages).unwrap();
-        assert_eq!((resume.pages.len(), resume.state.0[0]), (2, 2));
+        assert_eq!((resume.pages.len(), resume.state.bytes().unwrap()[0]), (2, 2));
         assert_eq!(tree.known(&tokens(&[1, 2, 3, 4])), 3 * PAGE_TOKENS);
         assert_eq!(tree.reach(&tokens(&[1, 2, 3, 4])), 2 * PAGE_TOKENS);
         assert_eq!(tree.states(&tokens(&[1, 2, 3])), [(2 * PAGE_TOKENS, image(2))]);

@@ -1,7 +1,5 @@
 //! No prompt is read twice: where a request goes on from, what a prompt leaves behind, who waits for whom.
 
-use std::sync::Arc;
-
 use super::agent::Agent;
 use super::worker::Worker;
 use crate::backend::BackendError;
@@ -99,7 +97,7 @@ impl Worker {
         let wanted = agent.run.as_ref().is_some_and(|r| r.snapshots.contains(&agent.consumed));
         if wanted && !self.prefixes.has_state(tokens) {
             let state = self.backend.save_state(agent.slot)?;
-            self.prefixes.keep_state(tokens, Arc::new(state));
+            self.prefixes.keep_state(tokens, state);
         }
         Ok(())
     }

@@ -261,7 +261,10 @@ impl Worker {
     fn drop_cancelled(&mut self) -> Result<(), BackendError> {
         let before = self.queue.len() + self.parked.len();
         self.queue.retain(|s| !s.events.is_closed());
-        self.parked.retain(|p| !p.cancelled());
+        let (left, rest): (VecDeque<_>, VecDeque<_>) =
+            std::mem::take(&mut self.parked).into_iter().partition(Parked::cancelled);
+        self.parked = rest;
+        left.into_iter().for_each(|parked| self.let_go(parked));
         let mut gone = before - self.queue.len() - self.parked.len();
         // From the end: agents that leave are the last ones, idle ones before them included.
         for i in (0..self.agents.len()).rev() {
@@ -424,7 +427,7 @@ fn open_store(backend: &mut dyn Backend, config: &EngineConfig) -> Option<Store>
     let opened = backend.save_state(0).map_err(|error| error.to_string()).and_then(|state| {
         let page = backend.save_page(0).map_err(|error| error.to_string())?;
         let layout = format!("{}, {:?} cells", backend.layout(), backend.options().kv);
-        Store::open(options, &layout, ImageSizes { state: state.0.len(), page: page.len() })
+        Store::open(options, &layout, ImageSizes { state: state.len(), page: page.len() })
     });
     opened.inspect_err(|reason| tracing::warn!("conversations are not kept on disk: {reason}")).ok()
 }

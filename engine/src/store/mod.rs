@@ -84,16 +84,24 @@ pub(crate) enum Piece {
 }
 
 impl Piece {
-    fn bytes(&self) -> &[u8] {
+    fn len(&self) -> usize {
         match self {
-            Self::Page(cells) => cells,
-            Self::State(state) => &state.0,
+            Self::Page(cells) => cells.len(),
+            Self::State(state) => state.len(),
+        }
+    }
+
+    /// The bytes, once they have come.
+    fn bytes(&self) -> Result<&[u8], String> {
+        match self {
+            Self::Page(cells) => Ok(cells),
+            Self::State(state) => state.bytes().map_err(|error| error.to_string()),
         }
     }
 }
 
 fn bytes_of(payloads: &[Payload]) -> usize {
-    payloads.iter().flatten().map(|piece| piece.bytes().len()).sum()
+    payloads.iter().flatten().map(Piece::len).sum()
 }
 
 /// What the thread is to do.

@@ -144,17 +144,20 @@ impl Thread {
         }
         for (i, payload) in missing.into_iter().zip(new) {
             let part = &mut head.about.parts[i];
-            let mut hasher = blake3::Hasher::new();
-            payload.iter().for_each(|piece| {
-                hasher.update(piece.bytes());
+            let pieces: Result<Vec<&[u8]>, String> = payload.iter().map(Piece::bytes).collect();
+            let written = pieces.and_then(|pieces| {
+                let mut hasher = blake3::Hasher::new();
+                pieces.iter().for_each(|piece| {
+                    hasher.update(piece);
+                });
+                part.bytes = pieces.iter().map(|piece| piece.len() as u64).sum();
+                part.hash = hasher.finalize().to_hex().to_string();
+                let name = part.key.to_string();
+                self.files.write(Place::Parts, &name, pieces.into_iter()).map_err(|error| error.to_string())
             });
-            part.bytes = payload.iter().map(|piece| piece.bytes().len() as u64).sum();
-            part.hash = hasher.finalize().to_hex().to_string();
-            let pieces = payload.iter().map(Piece::bytes);
-            let written = self.files.write(Place::Parts, &part.key.to_string(), pieces);
             if let Err(error) = written {
                 self.remove_written(&head);
-                return Err(error.to_string());
+                return Err(error);
             }
         }
         let encoded = head.encode().map_err(|error| error.to_string())?;

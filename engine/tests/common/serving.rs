@@ -2,6 +2,7 @@
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, unreachable_pub)]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use openjet_engine::backend::cpu::CpuBackend;
@@ -38,6 +39,8 @@ pub struct Hooked<F> {
     pub before: F,
     /// Rows of a prompt that it says it reads at once.
     pub prompt_rows: usize,
+    /// Pages that it has copied to host memory.
+    pub copied: Arc<AtomicUsize>,
 }
 
 impl<F> std::fmt::Debug for Hooked<F> {
@@ -66,13 +69,14 @@ impl<F: FnMut(&Step<'_>) -> Result<(), BackendError> + Send> Backend for Hooked<
     fn reset_slot(&mut self, slot: SlotId) -> Result<(), BackendError> {
         self.backend.reset_slot(slot)
     }
-    fn save_state(&mut self, slot: SlotId) -> Result<StateImage, BackendError> {
+    fn save_state(&mut self, slot: SlotId) -> Result<Arc<StateImage>, BackendError> {
         self.backend.save_state(slot)
     }
     fn load_state(&mut self, slot: SlotId, image: &StateImage) -> Result<(), BackendError> {
         self.backend.load_state(slot, image)
     }
     fn save_page(&mut self, page: PageId) -> Result<Vec<u8>, BackendError> {
+        self.copied.fetch_add(1, Ordering::Relaxed);
         self.backend.save_page(page)
     }
     fn load_page(&mut self, page: PageId, cells: &[u8]) -> Result<(), BackendError> {

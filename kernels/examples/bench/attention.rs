@@ -48,7 +48,7 @@ pub(crate) fn all(bench: &mut Bench<'_>) -> Result<()> {
         }
     }
     for &context in contexts {
-        let rows = bench.effort.choose(&[PROMPT_ROWS], &[PROMPT_ROWS], &[64])[0];
+        let rows = bench.effort.choose(&[PROMPT_ROWS], &[PROMPT_ROWS], &[64])[0].min(context);
         measure(bench, &pool, Case { prompt: true, ..case(1, rows, context) })?;
     }
     Ok(())

@@ -31,7 +31,7 @@ const WARM: usize = 4;
 pub(crate) struct Steps {
     backend: CudaBackend,
     /// A state, to be put into any slot at any position.
-    state: StateImage,
+    state: Vec<u8>,
     pages: usize,
     vocab: usize,
     drafts: usize,
@@ -156,9 +156,9 @@ impl Steps {
 
     /// Makes a slot believe that it has consumed so many tokens: its image begins with their number.
     fn stand(&mut self, slot: usize, consumed: usize) -> Result<()> {
-        let number = self.state.0.get_mut(..4).context("the state's image is too short")?;
+        let number = self.state.get_mut(..4).context("the state's image is too short")?;
         number.copy_from_slice(&(consumed as u32).to_le_bytes());
-        Ok(self.backend.load_state(slot, &self.state)?)
+        Ok(self.backend.load_state(slot, &StateImage::new(self.state.clone()))?)
     }
 
     fn steps(&mut self, agents: usize, context: usize, depth: usize) -> Result<StepTime> {
@@ -219,7 +219,7 @@ fn sampled<'a>(params: &'a SamplingParams, prompt: &'a [u32], draft_depth: usize
 }
 
 /// Reads a prompt of so many pages, copies its cells to every page, and returns the state after it.
-fn fill(backend: &mut CudaBackend, vocab: usize, pages: usize, read: usize) -> Result<StateImage> {
+fn fill(backend: &mut CudaBackend, vocab: usize, pages: usize, read: usize) -> Result<Vec<u8>> {
     let read = pages.min(read);
     let text: Vec<u32> = (0..(read * PAGE_TOKENS) as u32).map(|i| 300 + 7919 * i % (vocab as u32 - 500)).collect();
     let list: Vec<PageId> = (0..pages as PageId).collect();
@@ -231,5 +231,5 @@ fn fill(backend: &mut CudaBackend, vocab: usize, pages: usize, read: usize) -> R
     for page in read..pages {
         backend.load_page(page as PageId, &cells[page % read])?;
     }
-    Ok(backend.save_state(0)?)
+    Ok(backend.save_state(0)?.bytes()?.to_vec())
 }

@@ -82,6 +82,33 @@ impl Lane {
         Ok(())
     }
 
+    /// Copies parts of buffers, offset and length of each, one behind the other into the staging buffer. Returns how many bytes came.
+    pub(crate) fn fetch<'a>(
+        &mut self,
+        parts: impl Iterator<Item = (&'a Buffer, usize, usize)>,
+    ) -> Result<usize, DeviceError> {
+        self.wait()?;
+        let mut end = 0;
+        for (from, offset, bytes) in parts {
+            let address = from.check("copy from the device", offset, bytes)?;
+            let room = self.staging.address.bytes;
+            let place = self.staging.bytes_mut().get_mut(end..end + bytes).ok_or_else(|| DeviceError {
+                call: "copy from the device".into(),
+                reason: format!("{bytes} bytes at {end} are outside a staging buffer of {room}"),
+            })?;
+            // SAFETY: nothing else uses the staging buffer until the queue was waited for, which is next, or by the next user.
+            unsafe { from.memory.device.0.enqueue_download(self.queue, address, place)? };
+            end += bytes;
+        }
+        self.wait()?;
+        Ok(end)
+    }
+
+    /// What [`Self::fetch`] brought.
+    pub(crate) fn fetched(&self) -> &[u8] {
+        self.staging.bytes()
+    }
+
     /// Waits for the copy that was begun.
     pub(crate) fn wait(&mut self) -> Result<(), DeviceError> {
         self.staging.device.0.wait_for_queue(self.queue)

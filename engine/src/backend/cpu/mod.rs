@@ -290,13 +290,13 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    fn save_state(&mut self, slot: SlotId) -> Result<StateImage, BackendError> {
-        Ok(self.slots[slot].save())
+    fn save_state(&mut self, slot: SlotId) -> Result<Arc<StateImage>, BackendError> {
+        Ok(Arc::new(self.slots[slot].save()))
     }
 
     fn load_state(&mut self, slot: SlotId, image: &StateImage) -> Result<(), BackendError> {
-        check_size("state", self.slots[slot].saved_bytes(), image.0.len())?;
-        self.slots[slot].load(image);
+        check_size("state", self.slots[slot].saved_bytes(), image.len())?;
+        self.slots[slot].load(image.bytes()?);
         Ok(())
     }
 

@@ -60,7 +60,7 @@ impl Slot {
         for vector in self.vectors_mut() {
             bytes.extend_from_slice(bytemuck::cast_slice(vector));
         }
-        StateImage(bytes)
+        StateImage::new(bytes)
     }
 
     /// Bytes of a saved slot.
@@ -69,8 +69,8 @@ impl Slot {
     }
 
     /// Takes over a saved state; the image must be [`Self::saved_bytes`] long.
-    pub(super) fn load(&mut self, image: &StateImage) {
-        let (head, mut rest) = image.0.split_at(4);
+    pub(super) fn load(&mut self, image: &[u8]) {
+        let (head, mut rest) = image.split_at(4);
         self.consumed = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
         self.proposed.clear();
         for vector in self.vectors_mut() {
