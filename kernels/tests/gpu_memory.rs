@@ -51,7 +51,7 @@ fn the_27b_on_a_card_of_24_gb() {
         |slots, pool, kv| PlanOptions { embedding: Embedding::Auto, ..PlanOptions::new(backend(slots, pool, kv, 3)) };
     let of = |options: &PlanOptions| plan(&model, options, Some(CARD)).unwrap();
     // So many tokens fit once the embedding table is in host memory, and only then.
-    let long = options(4, 196_608, KvType::Q8_0);
+    let long = options(4, 192_512, KvType::Q8_0);
     let found = of(&long);
     println!("{found}");
     assert_eq!((found.fits, found.host_embedding), (Some(true), true));

@@ -95,7 +95,7 @@ struct TileQ5_K : Scaled45 {
 struct ScalesQ6_K { uint32_t s0, s1, d; };
 struct Quad6 { uint32_t w[4], z[2]; };
 struct TileQ6_K {
-    static constexpr int BYTES = 3360;
+    static constexpr int BYTES = 3456;    // 96 of them unused, so that reads of 512 bytes begin at lines of the cache
     static constexpr bool BLOCK16 = true, OFFSET = true;
     using Quad = Quad6;
     using Scales = ScalesQ6_K;
