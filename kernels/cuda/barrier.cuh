@@ -33,4 +33,20 @@ __device__ __forceinline__ void grid_wait(const uint32_t* counter, uint32_t targ
     __syncthreads();
 }
 
+// A barrier that an op passes itself, when it has asked for what depends on no op before. It stands GATE bytes before the op's own
+// shared memory.
+struct Gate {
+    const uint32_t* counter;
+    uint32_t target;                 // 0: none, or it was passed
+};
+constexpr int GATE = 128;
+
+// Between two calls lies a block barrier.
+__device__ __forceinline__ void pass_gate(char* smem) {
+    Gate& gate = *reinterpret_cast<Gate*>(smem - GATE);
+    if (reread(gate.target) == 0) return;
+    grid_wait(gate.counter, gate.target);
+    if (threadIdx.x == 0) gate.target = 0;
+}
+
 }  // namespace openjet

@@ -1,29 +1,34 @@
 // Gated DeltaNet: the step of decode rows.
 #pragma once
+#include "barrier.cuh"
 #include "deltanet.cuh"
 
 namespace openjet {
 
-// A (segment, value head) and where what it needs is found.
+// A (segment, value head) and where what it needs is found: two words, since the next item's are held while one is worked on.
 struct DeltaItem {
-    uint32_t slot, first_row, rows, head, pending, parity;
-    bool there;
+    uint32_t place;                  // there, slot (7 bits), first row (8), rows (6), head (10)
+    uint32_t left;                   // parity, pending rows
 
     DeltaItem() = default;
-    // `segments` as the table's header says.
     __device__ __forceinline__ DeltaItem(const DeltaArgs& a, uint32_t item, uint32_t items) {
-        there = item < items;
-        if (!there) return;
+        place = left = 0;
+        if (item >= items) return;
         const DeltaSegment segment(a.table, item / a.layout.value_heads);
-        head = item % a.layout.value_heads;
-        slot = segment.slot;
-        first_row = segment.first_row;
-        rows = segment.kind == SEGMENT_PROMPT ? 0 : segment.rows;
-        const uint4 state = *reinterpret_cast<const uint4*>(&a.slots[slot]);
-        pending = state.x;
-        parity = state.y;
+        const uint32_t rows = segment.kind == SEGMENT_PROMPT ? 0 : segment.rows;
+        place = 1 | segment.slot << 1 | segment.first_row << 8 | rows << 16 | item % a.layout.value_heads << 22;
+        const uint4 state = *reinterpret_cast<const uint4*>(&a.slots[segment.slot]);
+        left = state.y | state.x << 1;
     }
+    __device__ __forceinline__ bool there() const { return place & 1; }
+    __device__ __forceinline__ uint32_t slot() const { return place >> 1 & 127; }
+    __device__ __forceinline__ uint32_t first_row() const { return place >> 8 & 255; }
+    __device__ __forceinline__ uint32_t rows() const { return place >> 16 & 63; }
+    __device__ __forceinline__ uint32_t head() const { return place >> 22; }
+    __device__ __forceinline__ uint32_t parity() const { return left & 1; }
+    __device__ __forceinline__ uint32_t pending() const { return left >> 1; }
 };
+constexpr uint32_t MAX_VALUE_HEADS = 1023;                       // as in src/memory.rs
 
 // What a block has of an item in shared memory besides the state. All of it is copied at once, so that memory is waited for once
 // and not in every row, and while the item before is worked on where there is room for two.
@@ -44,38 +49,49 @@ struct DeltaRows {
 
     __device__ __forceinline__ float* row(uint32_t part, uint32_t i, uint32_t rows) const { return mixed + (part * (TAPS - 1 + rows) + i) * STATE_DIM; }
 
-    // A warp a task: 512 bytes.
-    __device__ __forceinline__ void fetch(const DeltaArgs& a, const DeltaItem& item, const float* base) const {
+    // What the step before has left and what is the model's, which no op of this step has changed. A warp a task: 512 bytes.
+    __device__ __forceinline__ void fetch_kept(const DeltaArgs& a, const DeltaItem& item, const float* base) const {
         const DeltaLayout& l = a.layout;
-        const uint32_t key_head = item.head % l.key_heads, lane = lane_id(), e = 4 * lane;
-        const uint32_t inputs = 3 * (TAPS - 1 + item.rows), kept = inputs + 2 * item.pending, all = kept + 3 * TAPS;
+        const uint32_t key_head = item.head() % l.key_heads, lane = lane_id(), e = 4 * lane;
+        constexpr uint32_t inputs = 3 * (TAPS - 1);
+        const uint32_t kept = inputs + 2 * item.pending(), all = kept + 3 * TAPS;
 #pragma unroll 1
         for (uint32_t task = warp_id(); task <= all; task += WARPS) {
             if (task < inputs) {
                 const uint32_t i = task / 3, part = task - 3 * i;
-                const uint32_t channel = channel_of(l, part, item.head) + e;
-                const float* from = i >= TAPS - 1 ? a.qkv + (uint64_t)(item.first_row + i - (TAPS - 1)) * a.qkv_width + channel
-                                                  : base + l.inputs() + (uint64_t)(item.pending + i) * l.channels() + channel;
-                copy16(row(part, i, item.rows) + e, from);
+                copy16(row(part, i, item.rows()) + e, base + l.inputs() + (uint64_t)(item.pending() + i) * l.channels() + channel_of(l, part, item.head()) + e);
             } else if (task < kept) {
                 const uint32_t i = (task - inputs) / 2;
-                const float* from = (task - inputs) % 2 ? base + l.deltas() + ((uint64_t)i * l.value_heads + item.head) * STATE_DIM
-                                                        : base + l.keys() + ((uint64_t)(item.parity * l.rows + i) * l.key_heads + key_head) * STATE_DIM;
+                const float* from = (task - inputs) % 2 ? base + l.deltas() + ((uint64_t)i * l.value_heads + item.head()) * STATE_DIM
+                                                        : base + l.keys() + ((uint64_t)(item.parity() * l.rows + i) * l.key_heads + key_head) * STATE_DIM;
                 copy16(left + (task - inputs) * STATE_DIM + e, from + e);
             } else if (task < all) {
                 const uint32_t part = (task - kept) / TAPS, quarter = (task - kept) % TAPS * STATE_DIM;
-                copy16(taps + part * STATE_DIM * TAPS + quarter + e, a.conv + channel_of(l, part, item.head) * TAPS + quarter + e);
+                copy16(taps + part * STATE_DIM * TAPS + quarter + e, a.conv + channel_of(l, part, item.head()) * TAPS + quarter + e);
             } else {
 #pragma unroll 1
-                for (uint32_t i = lane; i < item.rows; i += 32) {
-                    const uint64_t at = (uint64_t)(item.first_row + i) * a.gate_width + item.head;
-                    copy4(scalars + i, a.alpha + at);
-                    copy4(scalars + l.rows + i, a.beta + at);
-                }
+                for (uint32_t i = lane; i < item.pending(); i += 32) copy4(scalars + 2 * l.rows + i, base + l.decays() + (uint64_t)i * l.value_heads + item.head());
+                if (lane == 0) copy4(scalars + 3 * l.rows, a.a + item.head());
+                if (lane == 1) copy4(scalars + 3 * l.rows + 1, a.dt_bias + item.head());
+            }
+        }
+    }
+    // What the op before has made.
+    __device__ __forceinline__ void fetch_new(const DeltaArgs& a, const DeltaItem& item) const {
+        const DeltaLayout& l = a.layout;
+        const uint32_t lane = lane_id(), e = 4 * lane;
 #pragma unroll 1
-                for (uint32_t i = lane; i < item.pending; i += 32) copy4(scalars + 2 * l.rows + i, base + l.decays() + (uint64_t)i * l.value_heads + item.head);
-                if (lane == 0) copy4(scalars + 3 * l.rows, a.a + item.head);
-                if (lane == 1) copy4(scalars + 3 * l.rows + 1, a.dt_bias + item.head);
+        for (uint32_t task = warp_id(); task <= 3 * item.rows(); task += WARPS) {
+            if (task < 3 * item.rows()) {
+                const uint32_t i = task / 3, part = task - 3 * i;
+                copy16(row(part, TAPS - 1 + i, item.rows()) + e, a.qkv + (uint64_t)(item.first_row() + i) * a.qkv_width + channel_of(l, part, item.head()) + e);
+                continue;
+            }
+#pragma unroll 1
+            for (uint32_t i = lane; i < item.rows(); i += 32) {
+                const uint64_t at = (uint64_t)(item.first_row() + i) * a.gate_width + item.head();
+                copy4(scalars + i, a.alpha + at);
+                copy4(scalars + l.rows + i, a.beta + at);
             }
         }
     }
@@ -106,7 +122,8 @@ struct DeltaRows {
 constexpr int HEAD_BYTES = STATE_DIM * STATE_DIM * 4;
 
 // One block for each (segment, value head). Shared memory: what DeltaRows takes, and 520 bytes a row that a segment can have; with as
-// much again and HEAD_BYTES, an item comes while the one before it is worked on.
+// much again and HEAD_BYTES, an item comes while the one before it is worked on, and the first one begins to
+// before the gate is passed.
 __device__ __forceinline__ void op_deltanet_decode(const DeltaArgs& a, char* smem, int smem_bytes, int block, int blocks) {
     const DeltaLayout& l = a.layout;
     float* outputs = reinterpret_cast<float*>(smem);             // [row][128]
@@ -116,46 +133,48 @@ __device__ __forceinline__ void op_deltanet_decode(const DeltaArgs& a, char* sme
     const bool ahead = smem_bytes >= places - smem + 2 * place + HEAD_BYTES;
     char* fetched = places + 2 * place;
     const uint32_t heads = l.value_heads, items = header_word(smem, HEADER_SEGMENTS) * heads;
-    auto own = [&](const DeltaItem& item) { return slot_state(a, item.slot) + l.memory() + (uint64_t)item.head * STATE_DIM * STATE_DIM; };
+    auto own = [&](const DeltaItem& item) { return slot_state(a, item.slot()) + l.memory() + (uint64_t)item.head() * STATE_DIM * STATE_DIM; };
     const float4 norm = load4(a.norm + 4 * lane_id());
     // `item` is here or on its way, `next` is asked for: where there is room for both, before `item` is worked on, else in a round of
     // its own.
     DeltaItem item = {}, next(a, block, items);
     uint32_t at = block, turn = 0;
+    if (!next.there()) pass_gate(smem);
 #pragma unroll 1
-    while (item.there || next.there) {
+    while (item.there() || next.there()) {
         const DeltaRows shared(places + turn * place, l.rows);
         HeadState state = {};
-        if (item.there) {
+        if (item.there()) {
             if (!ahead) state.load(own(item));
             copy_wait<0>();
             if (ahead) state.take(fetched);
             __syncthreads();
         }
         const DeltaItem now = item;
-        item.there = false;
-        if (ahead || !now.there) {
+        item.place = 0;
+        if (ahead || !now.there()) {
             if (ahead) turn ^= 1;
             const DeltaRows to(places + turn * place, l.rows);
-            if (next.there && next.rows) {
-                to.fetch(a, next, slot_state(a, next.slot));
-                if (ahead) HeadState::fetch(fetched, own(next));
-            }
+            const bool comes = next.there() && next.rows();
+            if (comes) to.fetch_kept(a, next, slot_state(a, next.slot()));
+            if (comes && ahead) HeadState::fetch(fetched, own(next));
+            pass_gate(smem);
+            if (comes) to.fetch_new(a, next);
             copy_commit();
             item = next;
             at += blocks;
             next = DeltaItem(a, at, items);
         }
-        if (!now.there || now.rows == 0) continue;
-        const uint32_t rows = now.rows, head = now.head, pending = now.pending;
-        float* base = slot_state(a, now.slot);
+        if (!now.there() || now.rows() == 0) continue;
+        const uint32_t rows = now.rows(), head = now.head(), pending = now.pending();
+        float* base = slot_state(a, now.slot());
 #pragma unroll 1
         for (uint32_t i = threadIdx.x; i < rows; i += THREADS) {
             gates[2 * i] = expf(shared.scalars[3 * l.rows] * softplus(shared.scalars[i] + shared.scalars[3 * l.rows + 1]));
             gates[2 * i + 1] = sigmoid(shared.scalars[l.rows + i]);
         }
         float4 z = {};
-        if (warp_id() < (int)rows) z = load4(a.z + (uint64_t)(now.first_row + warp_id()) * a.z_width + head * STATE_DIM + 4 * lane_id());
+        if (warp_id() < (int)rows) z = load4(a.z + (uint64_t)(now.first_row() + warp_id()) * a.z_width + head * STATE_DIM + 4 * lane_id());
         shared.convolve(l, rows);
         __syncthreads();
 #pragma unroll 1
@@ -204,10 +223,10 @@ __device__ __forceinline__ void op_deltanet_decode(const DeltaArgs& a, char* sme
 #pragma unroll 1
         for (uint32_t i = warp_id(); i < rows; i += WARPS) {
             const int e = 4 * lane_id();
-            if (i >= WARPS) z = load4(a.z + (uint64_t)(now.first_row + i) * a.z_width + head * STATE_DIM + e);
-            gated_norm(a, load4(outputs + i * STATE_DIM + e), norm, z, now.first_row + i, head);
+            if (i >= WARPS) z = load4(a.z + (uint64_t)(now.first_row() + i) * a.z_width + head * STATE_DIM + e);
+            gated_norm(a, load4(outputs + i * STATE_DIM + e), norm, z, now.first_row() + i, head);
             if (head < l.key_heads)
-                *reinterpret_cast<float4*>(base + l.keys() + ((uint64_t)((now.parity ^ 1) * l.rows + i) * l.key_heads + head) * STATE_DIM + e) =
+                *reinterpret_cast<float4*>(base + l.keys() + ((uint64_t)((now.parity() ^ 1) * l.rows + i) * l.key_heads + head) * STATE_DIM + e) =
                     load4(shared.row(1, i, rows) + e);
             if (e == 0) base[l.decays() + (uint64_t)i * heads + head] = gates[2 * i];
         }

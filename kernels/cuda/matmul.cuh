@@ -46,17 +46,6 @@ struct MatmulPart {
     int first_row_tile, count_row_tiles;   // what is multiplied now
 };
 
-// A barrier that is passed when the first weights are on their way, which depend on nothing. One that was passed before is passed
-// at once.
-struct Gate {
-    const uint32_t* counter;
-    uint32_t target;                 // 0: none
-};
-
-__device__ __forceinline__ void pass_gate(const Gate& gate) {
-    if (gate.target) grid_wait(gate.counter, gate.target);
-}
-
 // What of the input stands in shared memory: column tiles first .. end of the row tiles from row_tile on.
 struct Staged { int first, end, row_tile; };
 
@@ -70,7 +59,6 @@ struct MatmulParts {
     float share;                     // of an input in the mean
     float factors[ROW_TILES * 8];    // of the rows whose input stands in shared memory
     Staged staged;
-    Gate gate;
 };
 
 // One over the root mean square of each row of a row tile, by a warp, four lanes a row.
@@ -191,7 +179,7 @@ __device__ __noinline__ void matmul_part(MatmulParts& parts, char* smem, int sme
     Walk walk = {};
     walk.begin<T::BYTES>(p, phases, 0, 0, warp);
     if (walk.item < walk.items) weights.load(all_weights + walk.at, lane);
-    pass_gate(parts.gate);
+    pass_gate(smem);
 
     int c = 0, g = 0;
     while (true) {
@@ -316,7 +304,7 @@ __device__ __forceinline__ void list_parts(MatmulParts& parts, const MatmulArgs&
 
 // `parts` stands in shared memory and is this block's.
 __device__ __forceinline__ void run_matmul(MatmulParts& parts, char* smem, int smem_bytes) {
-    if (parts.count == 0) return pass_gate(parts.gate);
+    if (parts.count == 0) return pass_gate(smem);
     while (true) {
         switch (parts.part[reread(parts.at)].type) {
             case W_F32: matmul_part_any<TileF32>(parts, smem, smem_bytes); break;
@@ -341,7 +329,6 @@ __device__ __forceinline__ void run_matmul(MatmulParts& parts, char* smem, int s
         if (done && at + 1 == parts.count) break;
         __syncthreads();
         if (threadIdx.x == 0) {
-            parts.gate.target = 0;
             if (done) {
                 parts.at = at + 1;
             } else {

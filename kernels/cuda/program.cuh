@@ -4,6 +4,7 @@
 // an op, the next one comes to shared memory.
 #pragma once
 #include "accept.cuh"
+#include "adjust.cuh"
 #include "attention.cuh"
 #include "barrier.cuh"
 #include "deltanet_decode.cuh"
@@ -48,6 +49,9 @@ __device__ __noinline__ void call(const Op& op, char* smem, int smem_bytes, int 
     Run(*reinterpret_cast<const Args*>(op.args), smem, smem_bytes, block, blocks);
 }
 
+// Ops that pass the barrier before them themselves, when they have asked for what does not depend on it.
+__device__ __forceinline__ bool passes_gate(uint32_t kind) { return kind == OP_MATMUL || kind == OP_DELTANET_DECODE; }
+
 __device__ __forceinline__ void run_op(const Op& op, MatmulParts& parts, char* smem, int smem_bytes, int block, int blocks) {
 #define OPENJET_OP(kind, Args, run) case kind: call<Args, run>(op, smem, smem_bytes, block, blocks); break
     switch (op.kind) {
@@ -89,8 +93,9 @@ struct alignas(128) Running {
     uint32_t index;                  // of this op
     uint32_t passed;                 // barriers, of the first thread
 };
-// Then come 128 bytes that end with the step table's header (header_word), then the op's own.
-constexpr int RUNNING_BYTES = sizeof(Running) + 128;
+// Then come 128 bytes that begin with the gate (pass_gate) and end with the step table's header (header_word), then the op's own.
+constexpr int RUNNING_BYTES = sizeof(Running) + GATE;
+static_assert(sizeof(Gate) + sizeof(TableHeader) <= GATE);
 
 // Starts the copy of an op to shared memory. `shares` is [op][blocks + 1].
 __device__ __forceinline__ void copy_op(Op& to, const Op* ops, const uint32_t* shares, uint32_t i, int thread) {
@@ -109,12 +114,13 @@ __device__ __forceinline__ void run_program(const Op* ops, uint32_t count, const
     Running& running = *reinterpret_cast<Running*>(smem);
     char* own = smem + RUNNING_BYTES;
     TableHeader& header = reinterpret_cast<TableHeader*>(own)[-1];
+    Gate& gate = *reinterpret_cast<Gate*>(own - GATE);
     const uint32_t* shares = reinterpret_cast<const uint32_t*>(ops + count);
     constexpr int PREPARER = 32;     // a thread that does not wait for the other blocks
     const int thread = (int)threadIdx.x;
     if (thread == 0) {
         running.index = running.passed = 0;
-        running.parts.gate = {counter, 0};
+        gate = {counter, 0};
     }
     if (thread < (int)sizeof(TableHeader) / 4) reinterpret_cast<uint32_t*>(&header)[thread] = table[thread];
     copy_op(running.op[0], ops, shares, 0, thread);
@@ -146,10 +152,9 @@ __device__ __forceinline__ void run_program(const Op* ops, uint32_t count, const
         grid_arrive(counter, running.passed);
         if (threadIdx.x == 0) running.index = i + 1;
         if (op.kind == OP_MATMUL && op.next_matmul != NO_OP && threadIdx.x == PREPARER) prepare_matmul(running, own);
-        // A matmul passes the barrier itself, when it has asked for its first weights.
         const Op& next = running.op[(i + 1) & 1];
-        if (i + 1 < count && next.kind == OP_MATMUL && next.min_draft <= header.draft_depth) {
-            if (threadIdx.x == 0) running.parts.gate.target = running.passed * gridDim.x;
+        if (i + 1 < count && passes_gate(next.kind) && next.min_draft <= header.draft_depth) {
+            if (threadIdx.x == 0) gate.target = running.passed * gridDim.x;
             __syncthreads();
         } else {
             grid_wait(counter, running.passed * gridDim.x);

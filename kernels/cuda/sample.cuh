@@ -1,7 +1,7 @@
 // From logits to tokens: what engine/src/sampling says, over rows and slices of the vocabulary.
 //
-// op_sample_adjust    for each (row, slice): penalties, bias, mask and usable tokens; the slice's maximum
-// op_sample_weigh     for each (row, slice), where a token is drawn: the slice's weight and its likely tokens
+// op_sample_adjust    for each (row, slice): penalties, bias, mask and usable tokens; the slice's maximum (adjust.cuh)
+// op_sample_weigh     for each (row, slice), where a token is drawn: the slice's weight and its likely tokens (adjust.cuh)
 // op_sample_pick      for each row: filters, accept test for the draft behind it, the token chosen instead (pick.cuh)
 // op_sample_accept    for each segment: how many drafts stand, and what comes next (accept.cuh)
 // op_sample_logprobs  for each row that was used: log probabilities (accept.cuh)
@@ -206,101 +206,6 @@ __device__ __forceinline__ void block_best(float& value, uint32_t& token, float*
         }
 }
 
-struct AdjustShared {
-    float logits[SLICE];
-    float values[WARPS];
-    uint32_t tokens[WARPS];
-};
-
-// One block for each (row, slice).
-__device__ __forceinline__ void op_sample_adjust(const SampleArgs& a, char* smem, int, int block, int blocks) {
-    AdjustShared& s = *reinterpret_cast<AdjustShared*>(smem);
-    const uint32_t count = slices(a), t = threadIdx.x;
-    for (uint32_t item = block; item < row_count(a) * count; item += blocks) {
-        const uint32_t r = item / count, begin = item % count * SLICE, end = min(begin + SLICE, a.vocab);
-        const Row row = rows_of(a)[r];
-        if (!samples(a, row)) continue;
-        const Segment& segment = a.table.segments()[row.segment];
-        const float* logits = a.logits + (uint64_t)r * a.vocab;
-        SliceStats stats = {};
-        float raw[8];
-        stats.raw_max = -INFINITY;
-        stats.raw_best = 0xffffffffu;
-        int bad = 0;
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const uint32_t token = begin + t + i * THREADS;
-            raw[i] = token < end ? logits[token] : -INFINITY;
-            if (token < end && !(fabsf(raw[i]) < INFINITY)) bad = 1;
-            if (token < end && !is_usable(a, token)) raw[i] = -INFINITY;
-            if (better(raw[i], token, stats.raw_max, stats.raw_best)) {
-                stats.raw_max = raw[i];
-                stats.raw_best = token;
-            }
-            s.logits[t + i * THREADS] = raw[i];
-        }
-        stats.not_finite = (uint32_t)__syncthreads_or(bad);
-        const bool repetition = segment.repetition_penalty != 1.0f;
-        if (repetition || segment.frequency_penalty != 0.0f || segment.presence_penalty != 0.0f) {
-            const uint32_t* pairs = a.table.at(segment.penalty_offset);
-            const Added added(a, r, row, segment);
-            const uint32_t from = first_pair(pairs, segment.penalties, begin), to = first_pair(pairs, segment.penalties, end);
-            for (uint32_t i = from + t; i < to; i += THREADS) {
-                float& logit = s.logits[pairs[2 * i] - begin];
-                logit = penalise(segment, logit, pairs[2 * i + 1] + added.times(pairs[2 * i]));
-            }
-            for (uint32_t i = t; i < added.count; i += THREADS) {
-                const uint32_t token = added[i];
-                if (token < begin || token >= end) continue;
-                bool seen = false;
-                for (uint32_t k = 0; k < i; k++) seen |= added[k] == token;
-                const uint32_t p = first_pair(pairs, segment.penalties, token);
-                if (seen || (p < segment.penalties && pairs[2 * p] == token)) continue;
-                s.logits[token - begin] = penalise(segment, s.logits[token - begin], added.times(token));
-            }
-            __syncthreads();
-        }
-        if (segment.biases) {
-            const uint32_t* pairs = a.table.at(segment.bias_offset);
-            const uint32_t from = first_pair(pairs, segment.biases, begin), to = first_pair(pairs, segment.biases, end);
-            for (uint32_t i = from + t; i < to; i += THREADS) {
-                // The first of a token's pairs adds all of them.
-                if (i > from && pairs[2 * i - 2] == pairs[2 * i]) continue;
-                for (uint32_t k = i; k < to && pairs[2 * k] == pairs[2 * i]; k++)
-                    s.logits[pairs[2 * i] - begin] += __uint_as_float(pairs[2 * k + 1]);
-            }
-            __syncthreads();
-        }
-        const uint32_t mask = a.draft == NO_DRAFT && segment.mask_offset ? *a.table.at(segment.mask_offset + r - segment.first_row) : 0;
-        float* adjusted = adjusted_row(a, r, segment);
-        stats.max = -INFINITY;
-        stats.best = 0xffffffffu;
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const uint32_t token = begin + t + i * THREADS;
-            if (token >= end) continue;
-            float logit = s.logits[t + i * THREADS];
-            if (mask && !(*a.table.at(mask + token / 32) >> (token % 32) & 1)) logit = -INFINITY;
-            adjusted[token] = logit;
-            if (better(logit, token, stats.max, stats.best)) {
-                stats.max = logit;
-                stats.best = token;
-            }
-        }
-        block_best(stats.max, stats.best, s.values, s.tokens);
-        if (segment.logprobs) {
-            block_best(stats.raw_max, stats.raw_best, s.values, s.tokens);
-            float sum = 0.0f;
-#pragma unroll
-            for (int i = 0; i < 8; i++) sum += raw[i] > -INFINITY ? expf(raw[i] - stats.raw_max) : 0.0f;
-            __syncthreads();
-            stats.raw_sum = block_sum(sum, s.values);
-        }
-        if (t == 0) a.stats[item] = stats;
-        __syncthreads();
-    }
-}
-
 // Maximum of a row's adjusted logits and where it is.
 __device__ __forceinline__ void row_best(const SampleArgs& a, uint32_t r, float& max, uint32_t& token) {
     const SliceStats* stats = a.stats + r * slices(a);
@@ -347,46 +252,6 @@ __device__ __forceinline__ uint64_t block_scan(uint64_t v, uint64_t* scratch, ui
         total += scratch[w];
     }
     return base + sum - v;
-}
-
-// One block for each (row, slice) of rows with a temperature. Lists keep the order of tokens.
-__device__ __forceinline__ void op_sample_weigh(const SampleArgs& a, char* smem, int, int block, int blocks) {
-    uint64_t* scratch = reinterpret_cast<uint64_t*>(smem);
-    const uint32_t count = slices(a);
-    for (uint32_t item = block; item < row_count(a) * count; item += blocks) {
-        const uint32_t r = item / count, begin = item % count * SLICE, end = min(begin + SLICE, a.vocab);
-        const Row row = rows_of(a)[r];
-        if (!samples(a, row)) continue;
-        const Segment& segment = a.table.segments()[row.segment];
-        if (segment.temperature == 0.0f) continue;
-        float max;
-        uint32_t best;
-        row_best(a, r, max, best);
-        if (!(max > -INFINITY)) continue;
-        const float* adjusted = adjusted_row(a, r, segment);
-        float logits[8];
-        uint64_t weight = 0, listed = 0, total;
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const uint32_t token = begin + threadIdx.x * 8 + i;
-            logits[i] = token < end ? adjusted[token] : -INFINITY;
-            weight += weight_of(logits[i], max, segment.temperature);
-            listed += exponent(logits[i], max, segment.temperature) >= -LIST_RANGE;
-        }
-        weight = block_sum_u64(weight, scratch);
-        uint64_t place = block_scan(listed, scratch, total);
-        if (total <= SLICE_LIST) {
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-                if (exponent(logits[i], max, segment.temperature) >= -LIST_RANGE)
-                    a.candidates[(uint64_t)item * SLICE_LIST + place++] = {logits[i], begin + threadIdx.x * 8 + i};
-        }
-        if (threadIdx.x == 0) {
-            a.stats[item].weight = weight;
-            a.stats[item].listed = (uint32_t)total;
-        }
-        __syncthreads();
-    }
 }
 
 // Larger for larger numbers; -0 and 0 are equal.

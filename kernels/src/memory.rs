@@ -15,6 +15,9 @@ use crate::table::{MAX_SEGMENTS, Row, StepResult};
 /// Widest residual stream: of a row, its weights and a part that is added must fit in the shared memory of every card.
 const MAX_WIDTH: usize = 7680;
 
+/// Most value heads; `MAX_VALUE_HEADS` in `cuda/deltanet_decode.cuh`.
+const MAX_VALUE_HEADS: usize = 1023;
+
 /// Rows of a decode step.
 pub(crate) const ROWS: usize = MAX_DECODE_ROWS;
 
@@ -71,6 +74,10 @@ impl Shape {
             (
                 config.state_dim == 128,
                 format!("a state of {} numbers a head, and the kernels are for 128", config.state_dim),
+            ),
+            (
+                config.value_heads <= MAX_VALUE_HEADS,
+                format!("{} value heads, and the kernels are for {MAX_VALUE_HEADS} at most", config.value_heads),
             ),
             (config.conv_taps == 4, format!("{} taps, and the kernels are for 4", config.conv_taps)),
             (config.hidden.is_multiple_of(256), format!("a width of {}, which is no multiple of 256", config.hidden)),
