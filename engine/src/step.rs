@@ -52,17 +52,8 @@ pub enum SegmentKind {
     /// Part of a prompt: every token is taken as it is. Starts anywhere, and ends at a multiple of [`PAGE_TOKENS`] unless it
     /// is the prompt's end.
     Prompt,
-    /// The newest token, then drafts to be verified.
-    Decode(DraftSource),
-}
-
-/// Where the draft tokens of a segment come from, which decides the distribution that they are tested against.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DraftSource {
-    /// A prefix of what the draft head proposed for this slot in the step before; the backend kept its distributions.
-    Head,
-    /// Anything else, prompt lookup for example: taken as certain (a one-hot distribution).
-    Given,
+    /// The newest token, then drafts to be verified, wherever they come from.
+    Decode,
 }
 
 /// How the next token of a segment is chosen.

@@ -44,6 +44,53 @@ fn qwen38_mtp_36_head_lookup_and_both_write_the_same_greedy_text_as_neither() {
     }
 }
 
+/// With a fixed seed a sampled text is the same without drafts, at any depth, with lookup and without, alone and while others
+/// come and go, with whom the depth changes.
+#[test]
+fn sampled_texts_depend_neither_on_drafts_nor_on_company() {
+    const TOKENS: u32 = 40;
+    let model = model(TINY);
+    let golden = prompts();
+    let mine = ["short", "chat", "repeat"].map(|name| {
+        let prompt = &golden.iter().find(|p| p.name == name).unwrap().tokens;
+        let params = SamplingParams { temperature: 0.8, top_p: 0.95, seed: 11, ..SamplingParams::default() };
+        Request { params, ..request(prompt, TOKENS) }
+    });
+    let plain = engine(&model, 48, |c| (c.agents, c.draft, c.lookup) = (1, 0, false));
+    let expected = mine.each_ref().map(|mine| finish(plain.submit(mine.clone()).unwrap()).0);
+    let greedy = text_of(&plain, &mine[0].prompt, TOKENS);
+    assert_ne!(expected[0], greedy);
+    for (draft, lookup, fixed) in
+        [(0, true, true), (1, false, true), (3, false, true), (3, true, false), (6, true, true)]
+    {
+        let engine = engine(&model, 48, |c| (c.agents, c.draft, c.lookup, c.fixed_depth) = (1, draft, lookup, fixed));
+        for (mine, expected) in mine.iter().zip(&expected) {
+            let (text, finish) = finish(engine.submit(mine.clone()).unwrap());
+            assert_eq!(&text, expected, "draft {draft}, lookup {lookup}, fixed {fixed}");
+            assert!(lookup || finish.usage.drafts_offered > 0);
+        }
+    }
+    let crowd = engine(&model, 8 * 48, |c| (c.agents, c.draft) = (8, 6));
+    let mut others = Vec::new();
+    let mut next = 0;
+    for round in 0..2 {
+        let running = mine.each_ref().map(|mine| {
+            for _ in 0..=round {
+                let params = SamplingParams { temperature: 1.0, seed: next, ..SamplingParams::default() };
+                let other = Request { params, ..request(&text(next as u32, 9 + next as usize), 4 + 5 * next as u32) };
+                others.push(crowd.submit(other).unwrap());
+                next += 1;
+            }
+            crowd.submit(mine.clone()).unwrap()
+        });
+        // Some leave before they are done.
+        others.truncate(2);
+        for (running, expected) in running.into_iter().zip(&expected) {
+            assert_eq!(&finish(running).0, expected, "in company");
+        }
+    }
+}
+
 #[test]
 fn eight_agents_with_prompts_arriving_all_the_time_write_what_each_writes_alone() {
     let model = model(TINY);

@@ -7,7 +7,7 @@ use common::*;
 use openjet_engine::backend::cpu::CpuBackend;
 use openjet_engine::backend::{Backend, KvType};
 use openjet_engine::sampling::SamplingParams;
-use openjet_engine::step::{DraftSource, SegmentKind, Step};
+use openjet_engine::step::{SegmentKind, Step};
 
 fn bits(x: &[f32]) -> Vec<u32> {
     x.iter().map(|x| x.to_bits()).collect()
@@ -88,7 +88,7 @@ fn four_conversations_in_one_step_give_the_same_bytes_as_each_alone() {
                 } else if text.len() < 48 {
                     let rows = text.last().into_iter().chain(drafts).copied().collect();
                     let choice = Choice { output: text.clone(), budget: (48 - text.len()) as u32, ..choice(i) };
-                    parts.push((i, rows, SegmentKind::Decode(DraftSource::Head), Some(choice)));
+                    parts.push((i, rows, SegmentKind::Decode, Some(choice)));
                 }
             }
             parts.reverse();
@@ -147,7 +147,7 @@ fn a_step_that_breaks_a_rule_is_refused_and_changes_nothing() {
     let (one, deep) = (Choice::drafting(1), Choice::drafting(9));
     let late = Conversation { position: 5, ..Conversation::new(0) };
     let nowhere = Conversation { slot: 7, ..Conversation::new(0) };
-    let decode = SegmentKind::Decode(DraftSource::Head);
+    let decode = SegmentKind::Decode;
     let short = Conversation { pages: vec![3], ..Conversation::new(0) };
     let outside = Conversation { pages: vec![300], ..Conversation::new(0) };
     let cases = [
@@ -155,7 +155,6 @@ fn a_step_that_breaks_a_rule_is_refused_and_changes_nothing() {
         (vec![conversation.segment(&[9000], SegmentKind::Prompt, Some(&greedy))], "token 9000 of a vocabulary of 8192"),
         (vec![conversation.segment(&[1; 65], SegmentKind::Prompt, None)], "not at a multiple of 64"),
         (vec![conversation.segment(&[1], decode, None)], "must sample"),
-        (vec![conversation.segment(&[1, 2], decode, Some(&greedy))], "proposed 0"),
         (vec![conversation.segment(&[1], SegmentKind::Prompt, Some(&deep))], "draft depth 9"),
         (vec![short.segment(&[1; 64], SegmentKind::Prompt, Some(&one))], "needs 65"),
         (vec![outside.segment(&[1], SegmentKind::Prompt, Some(&greedy))], "page 300"),

@@ -1,5 +1,5 @@
-//! Random arrivals, lengths, cancellations, resizes and evictions: every conversation's greedy text equals the one computed
-//! alone, and at the end every page is free again and nothing is left on disk.
+//! Random arrivals, lengths, cancellations, resizes and evictions: every conversation's text, greedy or sampled, equals the
+//! one computed alone, and at the end every page is free again and nothing is left on disk.
 //!
 //! `OPENJET_EVENTS` sets how many events each seed has (120 if it is not set), `OPENJET_SEEDS` which seeds there are (1-3).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, missing_docs)]
@@ -11,7 +11,8 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use openjet_engine::engine::{Generation, StoreOptions};
-use openjet_engine::request::FinishReason;
+use openjet_engine::request::{FinishReason, Request};
+use openjet_engine::sampling::SamplingParams;
 use serving::*;
 
 /// Pages of the pool: five of the longest prompts need more.
@@ -40,6 +41,13 @@ fn prompt(random: &mut Random) -> Vec<u32> {
     let length = 5 + 40 * random.below(3) as u32;
     let beginning = (0..shared).map(|i| 300 + (family * 911 + i * i * 7 + i * 31) % 350);
     beginning.chain((0..length).map(|i| 650 + (own * 577 + i * i * 13 + i * 17) % 350)).collect()
+}
+
+/// A request whose prompt decides how its text is chosen.
+fn ask(prompt: &[u32], tokens: u32) -> Request {
+    let temperature = if prompt.last().is_some_and(|token| token % 2 == 0) { 0.9 } else { 0.0 };
+    let params = SamplingParams { temperature, seed: prompt.len() as u64, ..SamplingParams::default() };
+    Request { params, ..request(prompt, tokens) }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -85,7 +93,7 @@ async fn whatever_happens_texts_are_those_of_a_conversation_alone_and_nothing_le
                 _ => {
                     let prompt = prompt(&mut random);
                     let tokens = 1 + random.below(LONGEST) as u32;
-                    running.push((prompt.clone(), engine.submit(request(&prompt, tokens)).unwrap()));
+                    running.push((prompt.clone(), engine.submit(ask(&prompt, tokens)).unwrap()));
                 }
             }
             while running.len() > 12 {
@@ -127,7 +135,7 @@ async fn check(
     assert_eq!(finished.reason, FinishReason::Length);
     if !expected.contains_key(&prompt) {
         alone.forget(None).await.unwrap();
-        let generation = alone.submit(request(&prompt, LONGEST as u32)).unwrap();
+        let generation = alone.submit(ask(&prompt, LONGEST as u32)).unwrap();
         let (text, _) = tokio::task::spawn_blocking(|| finish(generation)).await.unwrap();
         expected.insert(prompt.clone(), text);
     }

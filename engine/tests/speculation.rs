@@ -1,4 +1,4 @@
-//! Drafts change the speed of a text, never its law: greedy texts stay the same, sampled ones keep their distribution.
+//! Drafts change the speed of a text, never the text, and sampled texts have the distribution that they are said to have.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, missing_docs)]
 
 #[path = "support/chi_square.rs"]
@@ -9,22 +9,30 @@ use chi_square::p_value;
 use common::*;
 use openjet_engine::backend::{Backend, KvType};
 use openjet_engine::sampling::{Distribution, History, SamplingParams};
-use openjet_engine::step::{DraftSource, SegmentKind, Step};
+use openjet_engine::step::{SegmentKind, Step};
 
-const HEAD: SegmentKind = SegmentKind::Decode(DraftSource::Head);
-
-/// r_llamacpp_7052: the same bytes at every draft depth.
+/// r_llamacpp_7052: the same bytes at every draft depth, at every temperature.
 #[test]
-fn greedy_texts_are_the_same_at_every_depth_of_the_draft_head() {
+fn texts_are_the_same_at_every_depth_of_the_draft_head() {
     let model = model(TINY);
     let golden = golden(TINY).0;
-    for (name, depths) in [("chat", &[0, 1, 2, 3, 4, 5, 6][..]), ("tool", &[0, 2, 4]), ("unicode", &[0, 3, 6])] {
+    let sampled =
+        |temperature, top_p, top_k| SamplingParams { temperature, top_p, top_k, seed: 5, ..Default::default() };
+    let penalised = SamplingParams { presence_penalty: 0.5, repetition_penalty: 1.1, ..sampled(0.7, 0.8, 20) };
+    for (name, depths, params) in [
+        ("chat", &[0, 1, 2, 3, 4, 5, 6][..], SamplingParams::default()),
+        ("tool", &[0, 2, 4], SamplingParams::default()),
+        ("unicode", &[0, 3, 6], SamplingParams::default()),
+        ("chat", &[0, 1, 2, 3, 4, 5, 6], sampled(0.6, 0.95, 20)),
+        ("tool", &[0, 2, 4], sampled(1.0, 1.0, 0)),
+        ("unicode", &[0, 3, 6], penalised),
+    ] {
         let prompt = &golden.prompts.iter().find(|p| p.name == name).unwrap().tokens;
         let texts: Vec<_> = (depths.iter())
             .map(|&depth| {
                 let mut backend = backend(&model, KvType::Q8_0, 1);
                 let mut conversation = Conversation::new(0);
-                let choice = Choice::drafting(depth);
+                let choice = Choice { params: params.clone(), ..Choice::drafting(depth) };
                 let first = conversation.read(&mut backend, prompt, 512, &choice, &mut Seen::default());
                 let (text, tally) = conversation.write(&mut backend, first, 40, &choice);
                 assert_eq!(text.len(), 40);
@@ -35,8 +43,8 @@ fn greedy_texts_are_the_same_at_every_depth_of_the_draft_head() {
             })
             .collect();
         for (depth, (text, state)) in depths.iter().zip(&texts) {
-            assert_eq!(text, &texts[0].0, "{name}: depth {depth}");
-            assert!(*state == texts[0].1, "{name}: recurrent state at depth {depth}");
+            assert_eq!(text, &texts[0].0, "{name}: depth {depth}, {params:?}");
+            assert!(*state == texts[0].1, "{name}: recurrent state at depth {depth}, {params:?}");
         }
     }
 }
@@ -66,9 +74,8 @@ fn given_drafts_that_are_partly_wrong_change_neither_text_nor_state() {
         if let Some(token) = rows.get_mut(spoilt) {
             *token = (*token + 1) % 8000;
         }
-        let kind = SegmentKind::Decode(DraftSource::Given);
         let choice = Choice { budget: (60 - text.len()) as u32, ..Choice::greedy() };
-        let output = conversation.run(&mut backend, &rows, kind, Some(&choice), &mut Seen::default());
+        let output = conversation.run(&mut backend, &rows, SegmentKind::Decode, Some(&choice), &mut Seen::default());
         right += output.accepted;
         text.extend(output.tokens.iter().map(|t| t.token));
     }
@@ -92,7 +99,7 @@ fn log_probabilities_are_the_same_with_and_without_drafts() {
         while all.len() < 40 {
             let rows: Vec<u32> = [all.last().unwrap().token].into_iter().chain(output.drafts.iter().copied()).collect();
             let choice = Choice { budget: 40 - all.len() as u32, ..choice.clone() };
-            output = conversation.run(&mut backend, &rows, HEAD, Some(&choice), &mut Seen::default());
+            output = conversation.run(&mut backend, &rows, SegmentKind::Decode, Some(&choice), &mut Seen::default());
             all.extend(output.tokens.iter().cloned());
         }
         all
@@ -122,7 +129,8 @@ fn sampled_texts_with_drafts_have_the_law_of_plain_ones() {
     let mut logits = Vec::new();
     for _ in 0..3 {
         let mut seen = Seen::default();
-        let output = plain.run(&mut backend, &best[best.len() - 1..], HEAD, Some(&Choice::greedy()), &mut seen);
+        let output =
+            plain.run(&mut backend, &best[best.len() - 1..], SegmentKind::Decode, Some(&Choice::greedy()), &mut seen);
         best.push(output.tokens[0].token);
         logits.push(seen.logits);
     }
@@ -157,7 +165,10 @@ fn sampled_texts_with_drafts_have_the_law_of_plain_ones() {
                 .collect();
             (0..SLOTS).for_each(|slot| backend.load_state(slot, &state).unwrap());
             let first = [*last];
-            let segments = conversations.iter().zip(&choices).map(|(c, choice)| c.segment(&first, HEAD, Some(choice)));
+            let segments = conversations
+                .iter()
+                .zip(&choices)
+                .map(|(c, choice)| c.segment(&first, SegmentKind::Decode, Some(choice)));
             let outputs = backend.step(&Step { segments: segments.collect() }).unwrap();
             let rows: Vec<Vec<u32>> = outputs
                 .iter()
@@ -169,7 +180,8 @@ fn sampled_texts_with_drafts_have_the_law_of_plain_ones() {
             let choices: Vec<_> =
                 choices.into_iter().map(|c| Choice { masks: Vec::new(), draft_depth: 0, ..c }).collect();
             let segments = conversations.iter().zip(&rows).zip(&choices);
-            let segments = segments.map(|((c, rows), choice)| c.segment(rows, HEAD, Some(choice))).collect();
+            let segments =
+                segments.map(|((c, rows), choice)| c.segment(rows, SegmentKind::Decode, Some(choice))).collect();
             for output in backend.step(&Step { segments }).unwrap() {
                 accepted += output.accepted;
                 let second = output.tokens[0].token;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use openjet_engine::backend::cpu::CpuBackend;
 use openjet_engine::backend::{Backend, BackendError, BackendOptions, KvType, warm_up};
 use openjet_engine::engine::{Engine, EngineConfig};
-use openjet_engine::step::{DraftSource, PAGE_TOKENS, SegmentKind, Step};
+use openjet_engine::step::{PAGE_TOKENS, SegmentKind, Step};
 use serving::{Hooked, finish, request, text};
 
 const AGES: Duration = Duration::from_secs(600);
@@ -41,9 +41,8 @@ fn every_kind_of_step_is_run_and_leaves_no_trace() {
             ran(SegmentKind::Prompt, 1..=PAGE_TOKENS - 1) && ran(SegmentKind::Prompt, PAGE_TOKENS + 1..=4096),
             "{kinds:?}"
         );
-        let head = SegmentKind::Decode(DraftSource::Head);
-        assert!(ran(head, 1..=1) && ran(SegmentKind::Decode(DraftSource::Given), 24..=24), "{kinds:?}");
-        assert_eq!(ran(head, 2..=7), model.draft_head.is_some(), "{name}: {kinds:?}");
+        assert!(ran(SegmentKind::Decode, 1..=1) && ran(SegmentKind::Decode, 24..=24), "{kinds:?}");
+        assert_eq!(ran(SegmentKind::Decode, 2..=7), model.draft_head.is_some(), "{name}: {kinds:?}");
 
         assert!(warm.save_state(0).unwrap() == fresh.save_state(0).unwrap(), "{name}: the slot");
         let prompt: Vec<u32> = text(1, 70).into_iter().map(|token| token % model.config.vocab as u32).collect();

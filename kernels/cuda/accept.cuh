@@ -26,14 +26,13 @@ __device__ __forceinline__ void op_sample_accept(const SampleArgs& a, char* smem
                         result.flags = picks[i].flags;
                         break;
                     }
-                    const bool stands = i + 1 < segment.rows && picks[i].accept;
-                    result.token = stands ? rows[i + 1].token : picks[i].token;
+                    result.token = picks[i].token;
+                    const bool stands = i + 1 < segment.rows && rows[i + 1].token == result.token;
                     if (!stands || i + 1 >= segment.budget || ends_text(a.table, segment, result.token)) break;
                     result.accepted = i + 1;
                 }
             }
             SlotState& slot = a.slots[segment.slot];
-            slot.drafts = 0;
             if (segment.kind != SEGMENT_PROMPT) {
                 slot.pending = result.accepted + 1;
                 slot.parity ^= 1;

@@ -31,7 +31,7 @@ __device__ __forceinline__ void adjust_plain(const SampleArgs& a, uint32_t item,
     const uint32_t begin = slice * SLICE, end = min(begin + SLICE, a.vocab), mask = mask_of(a, r, segment);
     const float* logits = a.logits + (uint64_t)r * a.vocab;
     // Greedy rows are decided by their slices' best tokens.
-    float* adjusted = segment.temperature == 0.0f ? nullptr : adjusted_row(a, r, segment);
+    float* adjusted = segment.temperature == 0.0f ? nullptr : adjusted_row(a, r);
     SliceStats stats = {};
     stats.max = -INFINITY;
     stats.best = 0xffffffffu;
@@ -141,7 +141,7 @@ __device__ __forceinline__ void op_sample_adjust(const SampleArgs& a, char* smem
             __syncthreads();
         }
         const uint32_t mask = mask_of(a, r, segment);
-        float* adjusted = adjusted_row(a, r, segment);
+        float* adjusted = adjusted_row(a, r);
         stats.max = -INFINITY;
         stats.best = 0xffffffffu;
 #pragma unroll
@@ -190,7 +190,7 @@ __device__ __forceinline__ void op_sample_weigh(const SampleArgs& a, char* smem,
         uint32_t best;
         row_best(a, r, max, best);
         if (!(max > -INFINITY)) continue;
-        const float* adjusted = adjusted_row(a, r, segment);
+        const float* adjusted = adjusted_row(a, r);
         float logits[8];
         uint64_t weight = 0, listed = 0, total;
 #pragma unroll

@@ -43,10 +43,7 @@ __device__ __forceinline__ void op_prompt_end(const PromptEndArgs& a, char*, int
             a.last_x[to + i] = a.x[from + i];
             a.pending_hidden[to + i] = a.hidden[from + i];
         }
-        if (threadIdx.x == 0) {
-            a.slots[segment.slot].pending = 0;
-            a.slots[segment.slot].drafts = 0;
-        }
+        if (threadIdx.x == 0) a.slots[segment.slot].pending = 0;
     }
 }
 

@@ -1,4 +1,4 @@
-// op_sample_pick: a row's distribution, the verdict on its draft and its token. See sample.cuh.
+// op_sample_pick: a row's distribution and its token. See sample.cuh.
 #pragma once
 #include "sample.cuh"
 
@@ -7,9 +7,9 @@ namespace openjet {
 struct PickShared {
     float logits[ROW_LIST];
     uint32_t tokens[ROW_LIST];
-    uint64_t mass[MAX_SLICES];
     uint64_t scratch[WARPS];
-    uint32_t chosen;
+    float speeds[WARPS];
+    uint32_t chosen[WARPS];
 };
 
 // Tokens in ascending order with their adjusted logits: a list in shared memory, or a whole row.
@@ -51,7 +51,7 @@ __device__ __forceinline__ uint64_t nucleus(const Segment& segment, uint64_t who
     return wanted > 0 ? wanted : 1;
 }
 
-// Sets `threshold`, `limit`, `least` and `inverse` of `d`. `whole` is the weight of the row where all tokens compete.
+// Sets `threshold`, `limit` and `least` of `d`. `whole` is the weight of the row where all tokens compete.
 template <class Source>
 __device__ void filter(Distribution& d, const Segment& segment, const Source& source, uint64_t whole, uint32_t vocab, uint64_t* scratch) {
     d.threshold = LOWEST_ORDER + 1;
@@ -112,86 +112,27 @@ __device__ void filter(Distribution& d, const Segment& segment, const Source& so
         }
     }
     d.least = (uint64_t)ceilf(__fmul_rn(segment.min_p, WEIGHT_UNIT));
-    const Distribution kept = d;
-    const uint64_t total = sum_over(source, scratch, [&](float logit, uint32_t token) {
-        const uint32_t order = order_of(logit);
-        const bool in = order > kept.threshold || (order == kept.threshold && token <= kept.limit);
-        const uint64_t weight = weight_of(logit, kept.max, kept.temperature);
-        return in && weight >= kept.least ? weight : 0;
-    });
-    d.inverse = __fdiv_rn(WEIGHT_UNIT, (float)total);
 }
 
-// What a token is drawn from: p, or after a rejection p - q where that is positive.
-struct Mass {
-    Distribution p;
-    Distribution q;
-    // Adjusted logits behind q; null where p itself is drawn from, or q is certain.
-    const float* q_logits;
-    bool residual;
-
-    __device__ uint64_t operator()(float logit, uint32_t token) const {
-        const uint64_t mine = (uint64_t)__fmul_rn(probability(p, logit, token), PROBABILITY_UNIT);
-        if (!residual || mine == 0) return mine;
-        const uint64_t other = (uint64_t)__fmul_rn(probability(q, q_logits ? q_logits[token] : 0.0f, token), PROBABILITY_UNIT);
-        return mine > other ? mine - other : 0;
-    }
-};
-
-// The first token of the list up to which the masses exceed `target`; the list has more than that. In every thread.
-__device__ __forceinline__ uint32_t draw_from(PickShared& s, const TokenList& list, const Mass& mass, uint64_t target) {
-    constexpr uint32_t EACH = ROW_LIST / THREADS;
-    uint64_t mine[EACH], sum = 0, total;
-#pragma unroll
-    for (uint32_t i = 0; i < EACH; i++) {
-        const uint32_t at = threadIdx.x * EACH + i;
-        mine[i] = at < list.count ? mass(list.logits[at], list.tokens[at]) : 0;
-        sum += mine[i];
-    }
-    uint64_t before = block_scan(sum, s.scratch, total);
-#pragma unroll
-    for (uint32_t i = 0; i < EACH; i++) {
-        if (before <= target && target < before + mine[i]) s.chosen = list.tokens[threadIdx.x * EACH + i];
-        before += mine[i];
-    }
-    __syncthreads();
-    return s.chosen;
-}
-
-__device__ uint32_t draw(PickShared& s, const TokenList& list, Mass mass, uint32_t u) {
-    uint64_t total = sum_over(list, s.scratch, mass);
-    // p and q are equal but for rounding.
-    if (total == 0) mass.residual = false, total = sum_over(list, s.scratch, mass);
-    return draw_from(s, list, mass, fraction_of(total, u));
-}
-
-__device__ uint32_t draw(PickShared& s, const TokenRow& row, Mass mass, uint32_t u) {
-    const uint32_t count = (row.count + SLICE - 1) / SLICE;
-    uint64_t total = 0;
-    for (int attempt = 0; attempt < 2 && total == 0; attempt++) {
-        if (attempt == 1) mass.residual = false;
-        __syncthreads();
-        for (uint32_t slice = warp_id(); slice < count; slice += WARPS) {
-            uint64_t sum = 0;
-            for (uint32_t token = slice * SLICE + lane_id(); token < min((slice + 1) * SLICE, row.count); token += 32)
-                sum += mass(row.logits[token], token);
-#pragma unroll
-            for (int o = 16; o; o >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, o);
-            if (lane_id() == 0) s.mass[slice] = sum;
+// The token that is drawn at a position, in every thread: each of those that are kept arrives after a time of its own,
+// exponentially distributed with its weight as the rate, and the first one is taken. `best` has weight 1.
+template <class Source>
+__device__ uint32_t draw(PickShared& s, const Distribution& d, const Source& source, uint64_t seed, uint32_t position, uint32_t best) {
+    float speed = __fdiv_rn(1.0f, arrival(uniform(seed, position, best)));
+    uint32_t chosen = best;
+    for (uint32_t i = threadIdx.x; i < source.count; i += THREADS) {
+        const uint32_t token = source.token(i);
+        const float weight = kept_weight(d, source.logits[i], token);
+        // Even the earliest time is too late for most.
+        if (!(weight > speed * EARLIEST)) continue;
+        const float this_speed = __fdiv_rn(weight, arrival(uniform(seed, position, token)));
+        if (better(this_speed, token, speed, chosen)) {
+            speed = this_speed;
+            chosen = token;
         }
-        __syncthreads();
-        for (uint32_t slice = 0; slice < count; slice++) total += s.mass[slice];
     }
-    uint64_t target = fraction_of(total, u);
-    uint32_t slice = 0;
-    while (slice + 1 < count && target >= s.mass[slice]) target -= s.mass[slice++];
-    const uint32_t begin = slice * SLICE, n = min(row.count - begin, SLICE);
-    for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
-        s.logits[i] = row.logits[begin + i];
-        s.tokens[i] = begin + i;
-    }
-    __syncthreads();
-    return draw_from(s, TokenList{s.logits, s.tokens, n}, mass, target);
+    block_best(speed, chosen, s.speeds, s.chosen);
+    return chosen;
 }
 
 // Copies the slices' lists into shared memory. False where they don't hold all that the filters may keep.
@@ -224,18 +165,15 @@ __device__ bool gather(PickShared& s, const SampleArgs& a, uint32_t r, const Seg
     return listed >= nucleus(segment, whole);
 }
 
-// Chooses a row's token from source, and decides on the draft behind it: `draft` is NO_DRAFT where there is none.
+// Chooses a row's token from source.
 template <class Source>
-__device__ void choose(RowPick& pick, Mass& mass, PickShared& s, const Source& source, const Segment& segment, uint64_t whole,
-                       uint32_t vocab, const float* adjusted, uint32_t draft, uint32_t position, uint32_t purpose) {
-    filter(mass.p, segment, source, whole, vocab, s.scratch);
-    if (draft != NO_DRAFT) {
-        const double u = uniform24(segment.seed, position, PURPOSE_ACCEPT) * (1.0 / 16777216.0);
-        const float q = probability(mass.q, mass.q_logits ? mass.q_logits[draft] : 0.0f, draft);
-        pick.accept = u * q < (double)probability(mass.p, adjusted[draft], draft);
-        mass.residual = true;
-    }
-    pick.token = draw(s, source, mass, uniform24(segment.seed, position, purpose));
+__device__ uint32_t choose(PickShared& s, const Source& source, const Segment& segment, float max, uint32_t best, uint64_t whole,
+                           uint32_t vocab, uint32_t position) {
+    Distribution d;
+    d.temperature = segment.temperature;
+    d.max = max;
+    filter(d, segment, source, whole, vocab, s.scratch);
+    return draw(s, d, source, segment.seed, position, best);
 }
 
 // What the draft head's row does next: it goes on from its proposal unless that ends the text or was the last one asked for.
@@ -248,7 +186,6 @@ __device__ __forceinline__ void propose(const SampleArgs& a, uint32_t r, const S
     }
     result.draft[a.draft] = pick.token;
     result.drafts = a.draft + 1;
-    a.slots[segment.slot].drafts = a.draft + 1;
     bool over = a.draft + 1 >= min(segment.draft_depth, a.draft_max);
     for (uint32_t i = 0; i < segment.ends; i++) over |= a.table.at(segment.end_offset)[i] == pick.token;
     if (over) row.kind = ROW_IDLE;
@@ -274,45 +211,20 @@ __device__ __forceinline__ void op_sample_pick(const SampleArgs& a, char* smem, 
 #pragma unroll
         for (int o = 16; o; o >>= 1) whole += __shfl_xor_sync(0xffffffffu, whole, o);
         RowPick pick = {};
-        Mass mass = {};
-        mass.p.temperature = segment.temperature;
-        row_best(a, r, mass.p.max, mass.p.token);
+        float max;
+        uint32_t best, n;
+        row_best(a, r, max, best);
         if (__any_sync(0xffffffffu, bad)) pick.flags = FLAG_NOT_FINITE;
-        else if (!(mass.p.max > -INFINITY)) pick.flags = FLAG_NOTHING_ALLOWED;
-        uint32_t draft = NO_DRAFT;
-        if (a.draft == NO_DRAFT) {
-            const uint32_t j = r - segment.first_row;
-            if (j + 1 < segment.rows) {
-                draft = rows_of(a)[r + 1].token;
-                const uint64_t proposal = (uint64_t)segment.slot * a.draft_max + j;
-                mass.q.token = draft;
-                if (segment.kind == SEGMENT_DECODE_HEAD && j < a.slots[segment.slot].drafts) {
-                    mass.q = a.proposals[proposal];
-                    mass.q_logits = a.proposed + proposal * a.vocab;
-                }
-            }
-        }
-        if (pick.flags) {
-        } else if (segment.temperature == 0.0f) {
-            pick.token = mass.p.token;
-            pick.accept = draft == mass.p.token;
-        } else {
-            const float* adjusted = adjusted_row(a, r, segment);
-            const uint32_t purpose = a.draft == NO_DRAFT ? PURPOSE_SAMPLE : PURPOSE_DRAFT, position = row.position + 1;
-            uint32_t n;
-            if (gather(s, a, r, segment, mass.p.max, whole, n))
-                choose(pick, mass, s, TokenList{s.logits, s.tokens, n}, segment, whole, a.vocab, adjusted, draft, position, purpose);
-            else
-                choose(pick, mass, s, TokenRow{adjusted, a.vocab}, segment, whole, a.vocab, adjusted, draft, position, purpose);
-        }
+        else if (!(max > -INFINITY)) pick.flags = FLAG_NOTHING_ALLOWED;
+        else if (segment.temperature == 0.0f) pick.token = best;
+        else if (gather(s, a, r, segment, max, whole, n))
+            pick.token = choose(s, TokenList{s.logits, s.tokens, n}, segment, max, best, whole, a.vocab, row.position + 1);
+        else
+            pick.token = choose(s, TokenRow{adjusted_row(a, r), a.vocab}, segment, max, best, whole, a.vocab, row.position + 1);
         __syncthreads();                 // all have read the row, which a draft changes: who saw that would leave this round
         if (threadIdx.x == 0) {
-            if (a.draft == NO_DRAFT) {
-                a.picks[r] = pick;
-            } else {
-                a.proposals[(uint64_t)segment.slot * a.draft_max + a.draft] = mass.p;
-                propose(a, r, segment, pick);
-            }
+            if (a.draft == NO_DRAFT) a.picks[r] = pick;
+            else propose(a, r, segment, pick);
         }
         __syncthreads();
     }

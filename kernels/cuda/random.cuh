@@ -4,11 +4,9 @@
 
 namespace openjet {
 
-enum Purpose : uint32_t { PURPOSE_DRAFT = 0, PURPOSE_ACCEPT = 1, PURPOSE_SAMPLE = 2 };
-
-// A number in [0, 2^24) for the token that will stand at `position`.
-__device__ __forceinline__ uint32_t uniform24(uint64_t seed, uint32_t position, uint32_t purpose) {
-    uint32_t a = position, b = purpose, c = 0, d = 0;
+// A number in (0, 1) for a token at a position; 1 itself, by rounding, once in 2^25 times.
+__device__ __forceinline__ float uniform(uint64_t seed, uint32_t position, uint32_t token) {
+    uint32_t a = position, b = token, c = 0, d = 0;
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
     for (int i = 0; i < 10; i++) {
         const uint32_t high_a = __umulhi(a, 0xD2511F53u), low_a = a * 0xD2511F53u;
@@ -20,7 +18,7 @@ __device__ __forceinline__ uint32_t uniform24(uint64_t seed, uint32_t position, 
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
-    return a >> 8;
+    return __fmaf_rn((float)a, 1.0f / 4294967296.0f, 1.0f / 8589934592.0f);
 }
 
 }  // namespace openjet

@@ -2,8 +2,8 @@
 //
 // op_sample_adjust    for each (row, slice): penalties, bias, mask and usable tokens; the slice's maximum (adjust.cuh)
 // op_sample_weigh     for each (row, slice), where a token is drawn: the slice's weight and its likely tokens (adjust.cuh)
-// op_sample_pick      for each row: filters, accept test for the draft behind it, the token chosen instead (pick.cuh)
-// op_sample_accept    for each segment: how many drafts stand, and what comes next (accept.cuh)
+// op_sample_pick      for each row: filters, the token that is drawn (pick.cuh)
+// op_sample_accept    for each segment: how many drafts are what was drawn, and what comes next (accept.cuh)
 // op_sample_logprobs  for each row that was used: log probabilities (accept.cuh)
 //
 // Sums of weights are whole numbers (fixed point), so that their order doesn't matter. Rows of one segment are worked on at
@@ -23,9 +23,8 @@ constexpr uint32_t SLICE_LIST = 256;
 constexpr uint32_t ROW_LIST = SLICE;
 // Tokens within this much of the best logit (divided by the temperature) are listed.
 constexpr float LIST_RANGE = 16.0f;
-// Weights are counted in units of 2^-40, probabilities in units of 2^-50.
+// Weights are counted in units of 2^-40.
 constexpr float WEIGHT_UNIT = 1099511627776.0f;
-constexpr float PROBABILITY_UNIT = 1125899906842624.0f;
 
 enum RowFlag : uint32_t { FLAG_NOT_FINITE = 1, FLAG_NOTHING_ALLOWED = 2 };
 
@@ -49,45 +48,33 @@ struct Candidate {
     uint32_t token;
 };
 
-// A distribution over adjusted logits: which tokens are kept, and what scales them.
+// A distribution over adjusted logits: which tokens are kept.
 struct Distribution {
-    // 0: all weight is on `token`.
     float temperature;
-    uint32_t token;
     float max;
-    // 1 / sum of the kept weights.
-    float inverse;
     // Kept: order above `threshold`, or equal to it and the token at most `limit`; and weight at least `least`.
     uint32_t threshold;
     uint32_t limit;
     uint64_t least;
 };
-static_assert(sizeof(Distribution) == 32);
 
+// What is drawn after a row.
 struct RowPick {
-    // The draft that follows the row stands.
-    uint32_t accept;
-    // What is chosen if it doesn't, or if there is none.
     uint32_t token;
     uint32_t flags;
-    uint32_t reserved;
 };
 
 struct SampleArgs {
     Table table;
     // Rows x vocabulary.
     const float* logits;
-    // Adjusted logits, rows x vocabulary. The draft head's go to `proposed`.
+    // Adjusted logits, rows x vocabulary.
     float* adjusted;
     // Rows x slices.
     SliceStats* stats;
     // Rows x slices x SLICE_LIST.
     Candidate* candidates;
     RowPick* picks;
-    // What drafts were drawn from: slots x draft_max.
-    Distribution* proposals;
-    // Slots x draft_max x vocabulary.
-    float* proposed;
     SlotState* slots;
     StepResult* result;
     // Trunk hidden states after the output norm, rows x hidden; the state of each slot that the next cell of the draft head
@@ -105,7 +92,7 @@ struct SampleArgs {
     uint32_t draft_max;
     uint32_t hidden_width;
 };
-static_assert(sizeof(SampleArgs) == 136);
+static_assert(sizeof(SampleArgs) == 120);
 constexpr uint32_t NO_DRAFT = 0xffffffffu;
 
 // The rows of this pass: those of the table, or the draft head's, of which row s belongs to segment s.
@@ -125,10 +112,7 @@ __device__ __forceinline__ bool is_usable(const SampleArgs& a, uint32_t token) {
 }
 
 // Where a row's adjusted logits are.
-__device__ __forceinline__ float* adjusted_row(const SampleArgs& a, uint32_t r, const Segment& segment) {
-    if (a.draft == NO_DRAFT) return a.adjusted + (uint64_t)r * a.vocab;
-    return a.proposed + ((uint64_t)segment.slot * a.draft_max + a.draft) * a.vocab;
-}
+__device__ __forceinline__ float* adjusted_row(const SampleArgs& a, uint32_t r) { return a.adjusted + (uint64_t)r * a.vocab; }
 
 // The tokens that this step adds to a segment's output before what a row chooses.
 struct Added {
@@ -262,13 +246,17 @@ __device__ __forceinline__ uint32_t order_of(float x) {
 // Of -infinity: such tokens are never kept.
 constexpr uint32_t LOWEST_ORDER = 0x007fffffu;
 
-// Probability of a token with a given adjusted logit.
-__device__ __forceinline__ float probability(const Distribution& d, float logit, uint32_t token) {
-    if (d.temperature == 0.0f) return token == d.token ? 1.0f : 0.0f;
+// Weight of a token with a given adjusted logit, relative to the best one; 0 where it isn't kept.
+__device__ __forceinline__ float kept_weight(const Distribution& d, float logit, uint32_t token) {
     const uint32_t order = order_of(logit);
     if (order < d.threshold || (order == d.threshold && token > d.limit)) return 0.0f;
     if (weight_of(logit, d.max, d.temperature) < d.least) return 0.0f;
-    return __fmul_rn(expf(exponent(logit, d.max, d.temperature)), d.inverse);
+    return expf(exponent(logit, d.max, d.temperature));
 }
+
+// When a token of weight 1 arrives: exponentially distributed, of a uniform number.
+__device__ __forceinline__ float arrival(float u) { return -log1pf(-fminf(u, 1.0f - 1.0f / 16777216.0f)); }
+// A little less than the earliest of all times, 2^-33.
+constexpr float EARLIEST = 1.16e-10f;
 
 }  // namespace openjet

@@ -9,10 +9,7 @@ struct SlotState {
     uint32_t pending;
     // Which half of the doubled parts those rows are in.
     uint32_t parity;
-    // Drafts whose distributions are kept.
-    uint32_t drafts;
-    uint32_t reserved;
 };
-static_assert(sizeof(SlotState) == 16);
+static_assert(sizeof(SlotState) == 8);
 
 }  // namespace openjet

@@ -32,13 +32,7 @@ enum RowKind : uint32_t {
     ROW_DRAFT = 4,
 };
 
-enum SegmentKind : uint32_t {
-    SEGMENT_PROMPT = 0,
-    // Drafts come from the draft head, whose distributions the device kept.
-    SEGMENT_DECODE_HEAD = 1,
-    // Drafts are taken as certain.
-    SEGMENT_DECODE_GIVEN = 2,
-};
+enum SegmentKind : uint32_t { SEGMENT_PROMPT = 0, SEGMENT_DECODE = 1 };
 
 struct Row {
     uint32_t token;

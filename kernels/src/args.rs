@@ -222,20 +222,14 @@ pub struct SlotState {
     pub pending: u32,
     /// Which half of the doubled parts they are in.
     pub parity: u32,
-    /// Drafts whose distributions are kept.
-    pub drafts: u32,
-    /// Zero.
-    pub reserved: u32,
 }
 
-/// Bytes of a slice's statistics, of a listed token, of a row's pick and of a kept distribution.
+/// Bytes of a slice's statistics, of a listed token and of a row's pick.
 pub const STATS_BYTES: usize = 40;
 /// See [`STATS_BYTES`].
 pub const CANDIDATE_BYTES: usize = 8;
 /// See [`STATS_BYTES`].
-pub const PICK_BYTES: usize = 16;
-/// See [`STATS_BYTES`].
-pub const DISTRIBUTION_BYTES: usize = 32;
+pub const PICK_BYTES: usize = 8;
 
 /// Of `op_sample_*`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
@@ -248,8 +242,6 @@ pub struct SampleArgs {
     pub stats: u64,
     pub candidates: u64,
     pub picks: u64,
-    pub proposals: u64,
-    pub proposed: u64,
     pub slots: u64,
     pub result: u64,
     pub hidden: u64,
@@ -274,8 +266,8 @@ mod tests {
         assert_eq!(size_of::<AttentionArgs>(), 176);
         assert_eq!(size_of::<DeltaArgs>(), 160);
         assert_eq!(size_of::<SettleArgs>(), 48);
-        assert_eq!(size_of::<SlotState>(), 16);
-        assert_eq!(size_of::<SampleArgs>(), 136);
+        assert_eq!(size_of::<SlotState>(), 8);
+        assert_eq!(size_of::<SampleArgs>(), 120);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use openjet_engine::backend::{Backend, BackendError, BackendOptions, StateImage,
 use openjet_engine::drafts::StepCost;
 use openjet_engine::model::Model;
 use openjet_engine::step::{
-    DraftSource, MAX_DECODE_ROWS, PAGE_TOKENS, PageId, Sampled, Segment, SegmentKind, SegmentOutput, SlotId, Step,
+    MAX_DECODE_ROWS, PAGE_TOKENS, PageId, Sampled, Segment, SegmentKind, SegmentOutput, SlotId, Step,
 };
 
 use crate::args::SlotState;
@@ -31,7 +31,8 @@ pub struct CudaBackend {
     memory: Memory,
     programs: Programs,
     table: TableBuilder,
-    slots: Vec<SlotNotes>,
+    /// Tokens that each slot has consumed.
+    consumed: Vec<u32>,
     transfer: Transfer,
     outgoing: Outgoing,
     // Last, so that it is freed last.
@@ -40,14 +41,6 @@ pub struct CudaBackend {
 
 /// Of the images that it saves: another number where they look otherwise, so that none is loaded that an older version wrote.
 const IMAGE_FORM: u32 = 2;
-
-/// What the host knows of a slot.
-#[derive(Clone, Copy, Debug, Default)]
-struct SlotNotes {
-    consumed: u32,
-    /// Drafts that the draft head proposed in the step before.
-    proposed: usize,
-}
 
 impl From<DeviceError> for BackendError {
     fn from(error: DeviceError) -> Self {
@@ -89,7 +82,7 @@ impl CudaBackend {
         let memory = Memory::allocate(&device, &shape)?;
         let weights = Weights::upload(&device, &model, shape.draft_max > 0, plan.host_embedding, progress)?;
         let programs = Programs::new(&device, &shape, &weights, &memory)?;
-        let slots = vec![SlotNotes::default(); options.slots];
+        let consumed = vec![0; options.slots];
         Ok(Self {
             model,
             options,
@@ -97,7 +90,7 @@ impl CudaBackend {
             memory,
             programs,
             table: TableBuilder::default(),
-            slots,
+            consumed,
             transfer: Transfer::new(&device)?,
             outgoing,
             device,
@@ -117,16 +110,11 @@ impl CudaBackend {
 
     fn check(&self, step: &Step<'_>) -> Result<(), BackendError> {
         let config = &self.model.config;
-        check_step(step, &self.options, config.vocab, |slot| self.slots[slot].consumed)?;
+        check_step(step, &self.options, config.vocab, |slot| self.consumed[slot])?;
         let mut rows = 0;
         for (i, segment) in step.segments.iter().enumerate() {
             let refuse = |rule: String| Err(BackendError::BadStep(format!("segment {i}: {rule}")));
-            let drafts = segment.tokens.len() - 1;
-            let proposed = self.slots[segment.slot].proposed;
-            if segment.kind == SegmentKind::Decode(DraftSource::Head) && drafts > proposed {
-                return refuse(format!("{drafts} drafts, but the draft head proposed {proposed}"));
-            }
-            if matches!(segment.kind, SegmentKind::Decode(_)) && segment.tokens.len() > SEGMENT_ROWS {
+            if segment.kind == SegmentKind::Decode && segment.tokens.len() > SEGMENT_ROWS {
                 return refuse(format!("{} decode rows, at most {SEGMENT_ROWS} of one slot", segment.tokens.len()));
             }
             let depth = segment.sample.as_ref().map_or(0, |spec| spec.draft_depth);
@@ -135,7 +123,7 @@ impl CudaBackend {
                 return refuse(format!("ends at {end}, and a conversation holds {} tokens", self.shape.context));
             }
             rows += match segment.kind {
-                SegmentKind::Decode(_) => segment.tokens.len(),
+                SegmentKind::Decode => segment.tokens.len(),
                 SegmentKind::Prompt => usize::from(segment.sample.is_some()),
             };
         }
@@ -317,8 +305,7 @@ impl Backend for CudaBackend {
         for (segment, output) in step.segments.iter().zip(&outputs) {
             let prompt = segment.kind == SegmentKind::Prompt;
             let taken = if prompt { segment.tokens.len() } else { output.accepted + 1 };
-            self.slots[segment.slot] =
-                SlotNotes { consumed: segment.position + taken as u32, proposed: output.drafts.len() };
+            self.consumed[segment.slot] = segment.position + taken as u32;
         }
         Ok(outputs)
     }
@@ -330,7 +317,7 @@ impl Backend for CudaBackend {
         let (offset, bytes) = self.hidden_place(slot);
         self.memory.of(Work::PendingHidden).clear(offset, bytes)?;
         self.set_slot_state(slot, SlotState::default())?;
-        self.slots[slot] = SlotNotes::default();
+        self.consumed[slot] = 0;
         Ok(())
     }
 
@@ -340,7 +327,7 @@ impl Backend for CudaBackend {
             self.run(&self.programs.settle[slot])?;
             self.set_slot_state(slot, SlotState { pending: 0, ..state })?;
         }
-        let head = self.slots[slot].consumed.to_le_bytes();
+        let head = self.consumed[slot].to_le_bytes();
         Ok(self.outgoing.image(head, image_parts(&self.memory, &self.shape, slot))?)
     }
 
@@ -354,8 +341,7 @@ impl Backend for CudaBackend {
         });
         self.transfer.write(parts)?;
         self.set_slot_state(slot, SlotState::default())?;
-        let consumed = consumed.try_into().map_or(0, u32::from_le_bytes);
-        self.slots[slot] = SlotNotes { consumed, proposed: 0 };
+        self.consumed[slot] = consumed.try_into().map_or(0, u32::from_le_bytes);
         Ok(())
     }
 

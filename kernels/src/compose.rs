@@ -1,6 +1,6 @@
 //! The programs of a model: trunk and head of a decode step, and a prompt's pass.
 
-use crate::args::{AttentionArgs, DeltaArgs, KvPool, NO_DRAFT, SampleArgs, SettleArgs};
+use crate::args::{AttentionArgs, DeltaArgs, KvPool, NO_DRAFT, SampleArgs, SettleArgs, SlotState};
 use crate::device::{Device, DeviceError};
 use crate::memory::{Memory, Shape, Work, splits};
 use crate::program::{
@@ -341,8 +341,6 @@ impl Composer<'_> {
             stats: self.at(Work::Stats),
             candidates: self.at(Work::Candidates),
             picks: self.at(Work::Picks),
-            proposals: self.at(Work::Proposals),
-            proposed: self.at(Work::Proposed),
             slots: self.at(Work::SlotStates),
             result: self.at(Work::Result),
             hidden: self.at(Work::Hidden),
@@ -470,7 +468,7 @@ impl Composer<'_> {
         let args = SettleArgs {
             state: self.memory.state.address() + (slot * self.shape.slot_floats() * 4) as u64,
             layer_stride: self.shape.layout.floats() as u64,
-            slot: self.at(Work::SlotStates) + (slot * 16) as u64,
+            slot: self.at(Work::SlotStates) + (slot * size_of::<SlotState>()) as u64,
             layers: self.shape.delta_layers as u32,
             reserved: 0,
             layout: self.shape.layout,

@@ -5,8 +5,8 @@ use openjet_engine::model::ModelConfig;
 use openjet_engine::step::{MAX_DECODE_ROWS, PAGE_TOKENS};
 
 use crate::args::{
-    AttentionArgs, CANDIDATE_BYTES, DISTRIBUTION_BYTES, DeltaLayout, HEAD_DIM, KvFormat, PICK_BYTES, SLICE, SLICE_LIST,
-    STATS_BYTES, SlotState,
+    AttentionArgs, CANDIDATE_BYTES, DeltaLayout, HEAD_DIM, KvFormat, PICK_BYTES, SLICE, SLICE_LIST, STATS_BYTES,
+    SlotState,
 };
 use crate::device::{Buffer, Device, DeviceError, together};
 use crate::program::{fragment_bytes, prompt_row_bytes};
@@ -180,8 +180,6 @@ impl Shape {
             (Work::Stats, ROWS * self.slices() * STATS_BYTES),
             (Work::Candidates, ROWS * self.slices() * SLICE_LIST * CANDIDATE_BYTES),
             (Work::Picks, ROWS * PICK_BYTES),
-            (Work::Proposals, self.slots * self.draft_max * DISTRIBUTION_BYTES),
-            (Work::Proposed, f32s(self.slots * self.draft_max * c.vocab)),
             (Work::SlotStates, self.slots * size_of::<SlotState>()),
             (Work::Result, size_of::<StepResult>()),
             (Work::PendingHidden, f32s(self.slots * c.hidden)),
@@ -230,8 +228,6 @@ pub(crate) enum Work {
     Stats,
     Candidates,
     Picks,
-    Proposals,
-    Proposed,
     SlotStates,
     Result,
     PendingHidden,

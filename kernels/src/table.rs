@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytemuck::{Pod, Zeroable};
 use openjet_engine::sampling::{SamplingError, SamplingParams};
-use openjet_engine::step::{DraftSource, Logprobs, MAX_DECODE_ROWS, SampleSpec, Segment, SegmentKind};
+use openjet_engine::step::{Logprobs, MAX_DECODE_ROWS, SampleSpec, Segment, SegmentKind};
 
 /// Most segments of a step.
 pub const MAX_SEGMENTS: usize = 64;
@@ -53,7 +53,7 @@ pub struct SegmentEntry {
     pub first_row: u32,
     /// Number of its rows.
     pub rows: u32,
-    /// 0 prompt, 1 drafts of the draft head, 2 drafts taken as certain.
+    /// 0 prompt, 1 newest token and drafts.
     pub kind: u32,
     /// Position of the first row.
     pub position: u32,
@@ -250,8 +250,7 @@ impl TableBuilder {
         let (kind, row_kind) = match (segment.kind, part) {
             (SegmentKind::Prompt, Part::Rows) => (0, RowKind::Prompt),
             (SegmentKind::Prompt, Part::LastRow) => (0, RowKind::PromptLast),
-            (SegmentKind::Decode(DraftSource::Head), _) => (1, RowKind::Decode),
-            (SegmentKind::Decode(DraftSource::Given), _) => (2, RowKind::Decode),
+            (SegmentKind::Decode, _) => (1, RowKind::Decode),
         };
         for (i, &token) in segment.tokens.iter().enumerate().skip(skipped) {
             let position = segment.position + i as u32;
@@ -380,7 +379,7 @@ mod tests {
             position: 130,
             tokens: &[5, 6],
             pages: &[11, 2, 9],
-            kind: SegmentKind::Decode(DraftSource::Head),
+            kind: SegmentKind::Decode,
             sample: Some(spec),
         };
         let prompt =

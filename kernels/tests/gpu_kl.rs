@@ -16,7 +16,7 @@ use openjet_engine::backend::{Backend, BackendOptions, KvType};
 use openjet_engine::gguf::GgufFile;
 use openjet_engine::model::Model;
 use openjet_engine::sampling::SamplingParams;
-use openjet_engine::step::{DraftSource, PAGE_TOKENS, PageId, SampleSpec, Segment, SegmentKind, Step};
+use openjet_engine::step::{PAGE_TOKENS, PageId, SampleSpec, Segment, SegmentKind, Step};
 use openjet_engine::text::{ControlTokens, Tokenizer, TokenizerSpec};
 use openjet_kernels::CudaBackend;
 
@@ -98,7 +98,7 @@ fn decoded(backend: &mut CudaBackend, text: &Text, vocab: usize) -> Vec<f32> {
                 position: position as u32,
                 tokens: rows,
                 pages: &pages,
-                kind: SegmentKind::Decode(DraftSource::Given),
+                kind: SegmentKind::Decode,
                 sample: Some(spec(&params, &window[..=position], &masks)),
             };
             let output = backend.step(&Step { segments: vec![segment] }).unwrap();

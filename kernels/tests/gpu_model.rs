@@ -94,7 +94,7 @@ fn step(backend: &mut dyn Backend, talks: &mut [&mut Talk]) -> Vec<SegmentOutput
                 position: t.consumed as u32,
                 tokens: rows,
                 pages: &t.pages,
-                kind: if prompt { SegmentKind::Prompt } else { SegmentKind::Decode(DraftSource::Head) },
+                kind: if prompt { SegmentKind::Prompt } else { SegmentKind::Decode },
                 sample: samples.then(|| SampleSpec {
                     params: &t.params,
                     prompt: &t.tokens[..t.prompt],

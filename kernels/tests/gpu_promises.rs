@@ -1,5 +1,6 @@
 //! The same answer whatever the company, through the engine: one agent's tokens and log probabilities are the same bytes alone
-//! and among seven others whose prompts arrive all the time, again and again.
+//! and without drafts, and among seven others whose prompts arrive all the time, with drafts whose depth changes with them, again
+//! and again.
 //!
 //! 20 repeats on a GPU, `OPENJET_REPEATS` if that is set; the device code on the CPU is slow and does one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, missing_docs)]
@@ -35,14 +36,15 @@ fn serve(mut generation: Generation, mut more: impl FnMut()) -> Vec<Sampled> {
     }
 }
 
-fn engine(kv: KvType, agents: usize) -> (Engine, std::thread::JoinHandle<()>) {
+fn engine(kv: KvType, agents: usize, drafts: usize) -> (Engine, std::thread::JoinHandle<()>) {
     let model = model("openjet-tiny-Q4_K_M");
-    let backend = CudaBackend::new(device(), std::sync::Arc::clone(&model), options(kv, 3), &mut |_, _| ()).unwrap();
+    let backend =
+        CudaBackend::new(device(), std::sync::Arc::clone(&model), options(kv, drafts), &mut |_, _| ()).unwrap();
     start(&model, Box::new(backend), agents)
 }
 
 #[test]
-fn the_same_bytes_alone_and_among_seven_others() {
+fn the_same_bytes_alone_without_drafts_and_with_them_among_seven_others() {
     let default = if on_gpu() { 20 } else { 1 };
     let repeats: u64 = std::env::var("OPENJET_REPEATS").map_or(default, |n| n.parse().unwrap());
     let (length, tokens, theirs, cells, temperatures): (_, _, _, &[KvType], &[f32]) = if on_gpu() {
@@ -53,12 +55,12 @@ fn the_same_bytes_alone_and_among_seven_others() {
     for &kv in cells {
         for &temperature in temperatures {
             let mine = || request(prompt(1, length), params(temperature), tokens);
-            let (alone, thread) = engine(kv, 1);
+            let (alone, thread) = engine(kv, 1, 0);
             let expected = serve(alone.submit(mine()).unwrap(), || ());
             drop(alone);
             thread.join().unwrap();
             assert_eq!(expected.len(), tokens as usize);
-            let (company, thread) = engine(kv, AGENTS);
+            let (company, thread) = engine(kv, AGENTS, if on_gpu() { 6 } else { 2 });
             let mut others = 0;
             for repeat in 0..repeats {
                 let mut running = Vec::new();

@@ -17,7 +17,7 @@ use openjet_engine::backend::{Backend, BackendOptions, KvType};
 use openjet_engine::gguf::GgufFile;
 use openjet_engine::model::Model;
 use openjet_engine::sampling::SamplingParams;
-use openjet_engine::step::{DraftSource, PAGE_TOKENS, PageId, SampleSpec, Segment, SegmentKind, Step};
+use openjet_engine::step::{PAGE_TOKENS, PageId, SampleSpec, Segment, SegmentKind, Step};
 use openjet_kernels::CudaBackend;
 
 const AGENTS: usize = 8;
@@ -109,7 +109,7 @@ fn run(backend: &mut CudaBackend, chain: &Chain, agents: usize, depth: usize, to
                 position,
                 tokens: rows,
                 pages: &a.pages,
-                kind: if first { SegmentKind::Prompt } else { SegmentKind::Decode(DraftSource::Head) },
+                kind: if first { SegmentKind::Prompt } else { SegmentKind::Decode },
                 sample: Some(SampleSpec {
                     params: &params,
                     prompt: &a.text[..a.prompt],

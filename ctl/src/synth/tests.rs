@@ -7,7 +7,7 @@ use openjet_engine::backend::{Backend, BackendOptions, KvType};
 use openjet_engine::gguf::GgufFile;
 use openjet_engine::model::Model;
 use openjet_engine::sampling::SamplingParams;
-use openjet_engine::step::{DraftSource, SampleSpec, Segment, SegmentKind, Step};
+use openjet_engine::step::{SampleSpec, Segment, SegmentKind, Step};
 
 use super::*;
 
@@ -43,7 +43,7 @@ fn the_tiny_model_does_what_its_chain_says() {
             position: position as u32,
             tokens: &tokens,
             pages: &pages,
-            kind: if decoding { SegmentKind::Decode(DraftSource::Head) } else { SegmentKind::Prompt },
+            kind: if decoding { SegmentKind::Decode } else { SegmentKind::Prompt },
             sample: Some(SampleSpec {
                 params: &params,
                 prompt: &prompt,

@@ -39,7 +39,7 @@ pub fn check_step(
             return refuse(rule);
         }
         rows += match segment.kind {
-            SegmentKind::Decode(_) => segment.tokens.len(),
+            SegmentKind::Decode => segment.tokens.len(),
             SegmentKind::Prompt => usize::from(segment.sample.is_some()),
         };
     }
@@ -53,12 +53,12 @@ fn check_segment(segment: &Segment<'_>, options: &BackendOptions) -> Result<(), 
     let end = segment.position as usize + segment.tokens.len();
     let mut needed = end;
     match (&segment.sample, segment.kind) {
-        (None, SegmentKind::Decode(_)) => return Err("a decode segment must sample".into()),
+        (None, SegmentKind::Decode) => return Err("a decode segment must sample".into()),
         (None, SegmentKind::Prompt) if !end.is_multiple_of(PAGE_TOKENS) => {
             return Err(format!("a prompt chunk ends at {end}, not at a multiple of {PAGE_TOKENS}"));
         }
         (None, SegmentKind::Prompt) => {}
-        (_, SegmentKind::Decode(_)) if segment.tokens.len() > MAX_SEGMENT_ROWS => {
+        (_, SegmentKind::Decode) if segment.tokens.len() > MAX_SEGMENT_ROWS => {
             return Err(format!("{} decode rows, at most {MAX_SEGMENT_ROWS} of one slot", segment.tokens.len()));
         }
         (Some(spec), _) => {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{Backend, BackendError};
 use crate::sampling::SamplingParams;
-use crate::step::{DraftSource, MAX_SEGMENT_ROWS, PAGE_TOKENS, PageId, SampleSpec, Segment, SegmentKind, Step};
+use crate::step::{MAX_SEGMENT_ROWS, PAGE_TOKENS, PageId, SampleSpec, Segment, SegmentKind, Step};
 
 /// Tokens of a prompt after its last whole page, which go another way than those before.
 const TAIL: usize = 4;
@@ -25,14 +25,14 @@ pub fn warm_up(
     patience: Duration,
 ) -> Result<(), BackendError> {
     let mut text = Text::new(backend, vocab, context, Instant::now() + patience);
-    let (depth, head) = (backend.options().draft_max, SegmentKind::Decode(DraftSource::Head));
+    let (depth, decode) = (backend.options().draft_max, SegmentKind::Decode);
     let drafts = text.run(backend, &text.words(TAIL), SegmentKind::Prompt, depth)?;
-    text.run(backend, &text.followed_by(drafts), head, 0)?;
+    text.run(backend, &text.followed_by(drafts), decode, 0)?;
     backend.reset_slot(0)?;
     text.position = 0;
     text.run(backend, &text.words(PAGE_TOKENS + TAIL), SegmentKind::Prompt, 0)?;
-    text.run(backend, &text.words(1), head, 0)?;
-    text.run(backend, &text.words(MAX_SEGMENT_ROWS), SegmentKind::Decode(DraftSource::Given), 0)?;
+    text.run(backend, &text.words(1), decode, 0)?;
+    text.run(backend, &text.words(MAX_SEGMENT_ROWS), decode, 0)?;
     backend.reset_slot(0)
 }
 

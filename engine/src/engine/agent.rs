@@ -10,7 +10,7 @@ use super::queue::Submission;
 use super::recent::Recent;
 use crate::drafts::{DepthController, Lookup, StepCost};
 use crate::request::{Event, Finish, FinishReason, Request, RequestError, Usage};
-use crate::step::{DraftSource, PAGE_TOKENS, PageId, SlotId};
+use crate::step::{PAGE_TOKENS, PageId, SlotId};
 use crate::store::Id;
 
 /// A conversation in a slot.
@@ -94,10 +94,19 @@ pub(super) struct Run {
     lookup_depth: DepthController,
 }
 
+/// Where drafts come from. Of each kind another share is accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// The model's draft head.
+    Head,
+    /// The only continuation that is allowed, or the context.
+    Given,
+}
+
 /// Drafts for one step.
 #[derive(Debug)]
 pub(super) struct Drafts {
-    pub(super) source: DraftSource,
+    pub(super) source: Source,
     pub(super) tokens: Vec<u32>,
     /// How deep the draft head is to draft for the step after.
     pub(super) next_depth: usize,
@@ -265,7 +274,7 @@ impl Run {
         };
         let next_depth = wanted(&mut self.head_depth, head.min(next_limit), cost);
         if let Some(tokens) = forced.filter(|tokens| !tokens.is_empty()) {
-            return Drafts { source: DraftSource::Given, tokens, next_depth };
+            return Drafts { source: Source::Given, tokens, next_depth };
         }
         if config.lookup && lookup > 0 {
             let free = StepCost { draft: 0.0, ..cost };
@@ -273,12 +282,12 @@ impl Run {
             if !found.is_empty() {
                 let depth = wanted(&mut self.lookup_depth, found.len(), free);
                 if depth > 0 {
-                    return Drafts { source: DraftSource::Given, tokens: found[..depth].to_vec(), next_depth };
+                    return Drafts { source: Source::Given, tokens: found[..depth].to_vec(), next_depth };
                 }
             }
         }
         self.proposal.truncate(limit);
-        Drafts { source: DraftSource::Head, tokens: std::mem::take(&mut self.proposal), next_depth }
+        Drafts { source: Source::Head, tokens: std::mem::take(&mut self.proposal), next_depth }
     }
 
     /// What may follow the newest token and each draft; drafts that may not be accepted are cut off.
@@ -295,8 +304,8 @@ impl Run {
         facts.offered[..offered].iter_mut().for_each(|n| *n += 1);
         facts.accepted[..accepted].iter_mut().for_each(|n| *n += 1);
         match drafts.source {
-            DraftSource::Head => self.head_depth.observe(offered, accepted),
-            DraftSource::Given => self.lookup_depth.observe(offered, accepted),
+            Source::Head => self.head_depth.observe(offered, accepted),
+            Source::Given => self.lookup_depth.observe(offered, accepted),
         }
     }
 

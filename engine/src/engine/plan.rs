@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::EngineConfig;
-use super::agent::{Agent, Drafts};
+use super::agent::{Agent, Drafts, Source};
 use super::pace::Pace;
 use crate::drafts::StepCost;
-use crate::step::{DraftSource, MAX_DECODE_ROWS, MAX_SEGMENT_ROWS, SampleSpec, Segment, SegmentKind};
+use crate::step::{MAX_DECODE_ROWS, MAX_SEGMENT_ROWS, SampleSpec, Segment, SegmentKind};
 
 /// One agent's part of a step.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl Part {
             masks: &self.masks,
             draft_depth: self.drafts.next_depth,
         });
-        let kind = if self.prompt { SegmentKind::Prompt } else { SegmentKind::Decode(self.drafts.source) };
+        let kind = if self.prompt { SegmentKind::Prompt } else { SegmentKind::Decode };
         Some(Segment {
             slot: agent.slot,
             position: agent.consumed as u32,
@@ -136,7 +136,7 @@ fn chunk_end(agent: &Agent, pace: &Pace, waited: Option<Duration>) -> Option<usi
 fn prompt(i: usize, agent: &mut Agent, config: &EngineConfig, cost: StepCost, end: usize) -> Option<Part> {
     let run = agent.run.as_mut()?;
     let samples = end == run.request.prompt.len();
-    let nothing = Drafts { source: DraftSource::Head, tokens: Vec::new(), next_depth: 0 };
+    let nothing = Drafts { source: Source::Head, tokens: Vec::new(), next_depth: 0 };
     let drafts = if samples {
         let left = run.budget.saturating_sub(2);
         let next_depth = run.choose_drafts(config, cost, 0, left).next_depth;

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use super::filter::{self, Scored};
+use super::philox::uniform;
 use super::{History, SamplingParams, all_finite};
 
 /// Probabilities of the tokens that may come next; all others have 0.
@@ -26,7 +27,7 @@ pub enum SamplingError {
 }
 
 impl Distribution {
-    /// All probability on one token: a draft taken as certain, or the greedy choice.
+    /// All probability on one token: the greedy choice.
     #[must_use]
     pub fn one_hot(token: u32) -> Self {
         Self { tokens: vec![token], probs: vec![1.0] }
@@ -78,7 +79,7 @@ impl Distribution {
     }
 
     /// `weights` in ascending order of tokens, scaled to sum to 1; what rounds to 0 is left out.
-    pub(super) fn normalised(weights: Vec<Scored<f64>>) -> Self {
+    fn normalised(weights: Vec<Scored<f64>>) -> Self {
         let total: f64 = weights.iter().map(|w| w.1).sum();
         let (tokens, probs) = weights
             .into_iter()
@@ -99,18 +100,23 @@ impl Distribution {
         self.tokens.iter().copied().zip(self.probs.iter().copied())
     }
 
-    /// Draws a token with `u` in [0, 1): the first in ascending order at which the cumulative sum exceeds `u` times the
-    /// whole sum. Sums are f64.
+    /// Draws the token at `position`: every token arrives after a time of its own, exponentially distributed with its
+    /// probability as the rate, and the first one is taken; of equals the lowest. Times are those of unit rate, by
+    /// uniform numbers of (seed, position, token), divided by the rate, in f64.
     #[must_use]
-    pub fn sample(&self, u: f32) -> u32 {
-        let total: f64 = self.probs.iter().map(|&p| f64::from(p)).sum();
-        let target = f64::from(u) * total;
-        let mut sum = 0.0;
-        let found = self.iter().find(|&(_, prob)| {
-            sum += f64::from(prob);
-            sum > target
-        });
-        found.map_or_else(|| self.tokens.last().copied().unwrap_or_default(), |(token, _)| token)
+    pub fn sample(&self, seed: u64, position: u32) -> u32 {
+        let (mut chosen, mut speed) = (self.tokens.first().copied().unwrap_or_default(), 0.0);
+        for (token, prob) in self.iter() {
+            let (u, prob) = (uniform(seed, position, token), f64::from(prob));
+            // The time is at least u: most tokens are too late in any case.
+            if prob > speed * u {
+                let this = prob / -(-u).ln_1p();
+                if this > speed {
+                    (chosen, speed) = (token, this);
+                }
+            }
+        }
+        chosen
     }
 }
 

@@ -1,30 +1,16 @@
 //! Counter-based random numbers: Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3",
 //! SC 2011).
 //!
-//! A number depends on the request's seed, the position of the token and what it is for, and on nothing else: neither on
-//! other requests nor on how the work was split into steps. Each position is decided once, so that no number is used for
-//! two decisions, although the drafts of one position may be drawn again in a later step.
+//! A number depends on the request's seed, the position of the token and the token, and on nothing else: neither on other
+//! requests nor on how the work was split into steps, nor on whether the token is drafted or chosen.
 
-/// What a random number is used for. Numbers for different purposes are independent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Purpose {
-    /// Draw a draft token.
-    Draft = 0,
-    /// Decide whether a draft token is accepted.
-    Accept = 1,
-    /// Draw the token itself, from the residual or the plain distribution.
-    Sample = 2,
-}
-
-/// A number in [0, 1) for the token that will stand at `position`: a multiple of 2^-24, so exact in f32.
+/// A number in (0, 1) for `token` at `position`: an odd multiple of 2^-33.
 ///
-/// The key is the seed (low word first), the counter is (position, purpose, 0, 0); the upper 24 bits of the first output
-/// word are taken.
+/// The key is the seed (low word first), the counter is (position, token, 0, 0); the first output word counts.
 #[must_use]
-pub fn uniform(seed: u64, position: u32, purpose: Purpose) -> f32 {
-    let word = philox4x32_10([position, purpose as u32, 0, 0], [seed as u32, (seed >> 32) as u32])[0];
-    (word >> 8) as f32 * (1.0 / 16_777_216.0)
+pub(super) fn uniform(seed: u64, position: u32, token: u32) -> f64 {
+    let word = philox4x32_10([position, token, 0, 0], [seed as u32, (seed >> 32) as u32])[0];
+    (f64::from(word) + 0.5) / 4_294_967_296.0
 }
 
 /// The ten-round Philox bijection on four words.
@@ -63,26 +49,24 @@ mod tests {
     }
 
     #[test]
-    fn uniform_is_a_function_of_seed_position_and_purpose() {
-        let u = uniform(7, 1000, Purpose::Sample);
-        assert_eq!(u, uniform(7, 1000, Purpose::Sample));
-        for other in [
-            uniform(8, 1000, Purpose::Sample),
-            uniform(7 << 32, 1000, Purpose::Sample),
-            uniform(7, 1001, Purpose::Sample),
-            uniform(7, 1000, Purpose::Draft),
-            uniform(7, 1000, Purpose::Accept),
-        ] {
+    fn uniform_is_a_function_of_seed_position_and_token() {
+        let u = uniform(7, 1000, 2);
+        assert_eq!(u, uniform(7, 1000, 2));
+        for other in [uniform(8, 1000, 2), uniform(7 << 32, 1000, 2), uniform(7, 1001, 2), uniform(7, 1000, 1)] {
             assert_ne!(u, other);
         }
     }
 
     #[test]
     fn uniform_fills_the_unit_interval() {
-        let numbers: Vec<f32> = (0..100_000).map(|i| uniform(3, i, Purpose::Accept)).collect();
-        assert!(numbers.iter().all(|u| (0.0..1.0).contains(u) && (u * 16_777_216.0).fract() == 0.0));
-        let mean = numbers.iter().map(|&u| f64::from(u)).sum::<f64>() / 1e5;
-        // Six standard deviations of the mean of 100,000 uniform numbers.
-        assert!((mean - 0.5).abs() < 6.0 / (12.0 * 1e5_f64).sqrt(), "{mean}");
+        for numbers in [
+            (0..100_000).map(|i| uniform(3, i, 5)).collect::<Vec<_>>(),
+            (0..100_000).map(|i| uniform(3, 5, i)).collect(),
+        ] {
+            assert!(numbers.iter().all(|u| 0.0 < *u && *u < 1.0));
+            let mean = numbers.iter().sum::<f64>() / 1e5;
+            // Six standard deviations of the mean of 100,000 uniform numbers.
+            assert!((mean - 0.5).abs() < 6.0 / (12.0 * 1e5_f64).sqrt(), "{mean}");
+        }
     }
 }

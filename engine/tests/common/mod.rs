@@ -9,7 +9,7 @@ use openjet_engine::backend::{BackendOptions, KvType};
 use openjet_engine::gguf::GgufFile;
 use openjet_engine::model::Model;
 use openjet_engine::sampling::SamplingParams;
-use openjet_engine::step::{DraftSource, PAGE_TOKENS, PageId, SampleSpec, Segment, SegmentKind, SegmentOutput, Step};
+use openjet_engine::step::{PAGE_TOKENS, PageId, SampleSpec, Segment, SegmentKind, SegmentOutput, Step};
 use safetensors::SafeTensors;
 use serde::Deserialize;
 
@@ -223,7 +223,7 @@ impl Conversation {
     pub fn advance(&mut self, tokens: &[u32], kind: SegmentKind, output: &SegmentOutput) {
         self.position += match kind {
             SegmentKind::Prompt => tokens.len() as u32,
-            SegmentKind::Decode(_) => output.accepted as u32 + 1,
+            SegmentKind::Decode => output.accepted as u32 + 1,
         };
     }
 
@@ -265,7 +265,7 @@ impl Conversation {
         while text.len() < count && !choice.end_tokens.contains(text.last().unwrap()) {
             let choice = Choice { output: text.clone(), budget: (count - text.len()) as u32, ..choice.clone() };
             let rows: Vec<u32> = text.last().into_iter().chain(&drafts).copied().collect();
-            let kind = SegmentKind::Decode(DraftSource::Head);
+            let kind = SegmentKind::Decode;
             let output = self.run(backend, &rows, kind, Some(&choice), &mut Seen::default());
             assert_eq!(output.dead_end, None);
             tally.add(drafts.len(), output.accepted);

@@ -1,7 +1,7 @@
 //! Attention over contexts of 1K to 256K tokens.
 
 use anyhow::Result;
-use openjet_engine::step::{DraftSource, PAGE_TOKENS, PageId, Segment, SegmentKind};
+use openjet_engine::step::{PAGE_TOKENS, PageId, Segment, SegmentKind};
 use openjet_kernels::PROMPT_ROWS;
 use openjet_kernels::args::{AttentionArgs, HEAD_DIM, KvFormat, KvPool};
 use openjet_kernels::device::Buffer;
@@ -79,7 +79,7 @@ fn measure(bench: &mut Bench<'_>, pool: &Buffer, case: Case) -> Result<()> {
     let tokens = vec![1; rows];
     let lists: Vec<Vec<PageId>> =
         (0..agents).map(|a| (0..pages).map(|p| (a * pages + p) as PageId).collect()).collect();
-    let kind = if prompt { SegmentKind::Prompt } else { SegmentKind::Decode(DraftSource::Given) };
+    let kind = if prompt { SegmentKind::Prompt } else { SegmentKind::Decode };
     let position = (context - rows) as u32;
     let segments: Vec<Segment<'_>> = lists
         .iter()

@@ -1,7 +1,7 @@
 //! The recurrent layers: a decode step, and a prompt's pass.
 
 use anyhow::Result;
-use openjet_engine::step::{DraftSource, Segment, SegmentKind};
+use openjet_engine::step::{Segment, SegmentKind};
 use openjet_kernels::PROMPT_ROWS;
 use openjet_kernels::args::{DeltaArgs, DeltaLayout, STATE_DIM, SlotState, TAPS};
 use openjet_kernels::device::Buffer;
@@ -36,7 +36,7 @@ fn measure(bench: &mut Bench<'_>, agents: usize, rows: usize, prompt: bool) -> R
         reserved: 0,
     };
     let tokens = vec![1; rows];
-    let kind = if prompt { SegmentKind::Prompt } else { SegmentKind::Decode(DraftSource::Given) };
+    let kind = if prompt { SegmentKind::Prompt } else { SegmentKind::Decode };
     let segments: Vec<Segment<'_>> = (0..agents)
         .map(|slot| Segment { slot, position: 64, tokens: &tokens, pages: &[0], kind, sample: None })
         .collect();

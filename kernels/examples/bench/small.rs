@@ -3,9 +3,9 @@
 use anyhow::Result;
 use openjet_engine::quant::TensorType;
 use openjet_engine::sampling::SamplingParams;
-use openjet_engine::step::{DraftSource, SampleSpec, Segment, SegmentKind};
+use openjet_engine::step::{SampleSpec, Segment, SegmentKind};
 use openjet_kernels::args::{
-    CANDIDATE_BYTES, DISTRIBUTION_BYTES, NO_DRAFT, PICK_BYTES, SLICE, SLICE_LIST, STATS_BYTES, SampleArgs, SlotState,
+    CANDIDATE_BYTES, NO_DRAFT, PICK_BYTES, SLICE, SLICE_LIST, STATS_BYTES, SampleArgs, SlotState,
 };
 use openjet_kernels::program::{EmbedArgs, NormArgs, OpKind, PackArgs, fragment_bytes, prompt_row_bytes};
 use openjet_kernels::table::{Part, Row, StepResult, TableBuilder};
@@ -152,7 +152,7 @@ fn sample(bench: &mut Bench<'_>, rows: usize, what: &str, params: &SamplingParam
             position: 64,
             tokens: &token,
             pages: &[0, 1],
-            kind: SegmentKind::Decode(DraftSource::Given),
+            kind: SegmentKind::Decode,
             sample: Some(SampleSpec {
                 params,
                 prompt: &token,
@@ -174,8 +174,6 @@ fn sample(bench: &mut Bench<'_>, rows: usize, what: &str, params: &SamplingParam
     let stats = device.allocate(rows * slices * STATS_BYTES)?;
     let candidates = device.allocate(rows * slices * SLICE_LIST * CANDIDATE_BYTES)?;
     let picks = device.allocate(rows * PICK_BYTES)?;
-    let proposals = device.allocate(rows * DRAFTS * DISTRIBUTION_BYTES)?;
-    let proposed = device.allocate(rows * DRAFTS * vocab * 4)?;
     let slots = device.allocate(rows * size_of::<SlotState>())?;
     let result = device.allocate(size_of::<StepResult>())?;
     let hidden = upload_f32(device, &random.vector(rows * hidden_width));
@@ -189,8 +187,6 @@ fn sample(bench: &mut Bench<'_>, rows: usize, what: &str, params: &SamplingParam
         stats: stats.address(),
         candidates: candidates.address(),
         picks: picks.address(),
-        proposals: proposals.address(),
-        proposed: proposed.address(),
         slots: slots.address(),
         result: result.address(),
         hidden: hidden.address(),

@@ -13,7 +13,7 @@ use openjet_engine::backend::{Backend, BackendOptions, KvType, StateImage};
 use openjet_engine::gguf::GgufFile;
 use openjet_engine::model::Model;
 use openjet_engine::sampling::SamplingParams;
-use openjet_engine::step::{DraftSource, PAGE_TOKENS, PageId, SampleSpec, Segment, SegmentKind, Step};
+use openjet_engine::step::{PAGE_TOKENS, PageId, SampleSpec, Segment, SegmentKind, Step};
 use openjet_kernels::device::Device;
 use openjet_kernels::{CudaBackend, PROMPT_ROWS, PlanOptions, plan};
 
@@ -187,7 +187,7 @@ impl Steps {
                     position: (context + texts[slot].len() - 1) as u32,
                     tokens: &rows[slot],
                     pages: &pages[slot],
-                    kind: SegmentKind::Decode(DraftSource::Head),
+                    kind: SegmentKind::Decode,
                     sample: Some(SampleSpec { output: &texts[slot], ..sampled(&params, &[], depth) }),
                 })
                 .collect();

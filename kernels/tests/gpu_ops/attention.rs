@@ -2,7 +2,7 @@
 
 use half::f16;
 use openjet_engine::quant::{TensorType, dequantize_row, quantize_q4_0, quantize_q8_0};
-use openjet_engine::step::{DraftSource, Segment, SegmentKind};
+use openjet_engine::step::{Segment, SegmentKind};
 use openjet_kernels::args::{AttentionArgs, HEAD_DIM, KvFormat, KvPool};
 use openjet_kernels::program::OpKind;
 use openjet_kernels::table::{Part, TableBuilder};
@@ -188,7 +188,7 @@ impl<'a> Device<'a> {
                 position: rows.start as u32,
                 tokens,
                 pages: &setup.talks[*talk].pages,
-                kind: if prompt { SegmentKind::Prompt } else { SegmentKind::Decode(DraftSource::Given) },
+                kind: if prompt { SegmentKind::Prompt } else { SegmentKind::Decode },
                 sample: None,
             })
             .collect();

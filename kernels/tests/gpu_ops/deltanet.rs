@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use openjet_engine::step::{DraftSource, Segment, SegmentKind};
+use openjet_engine::step::{Segment, SegmentKind};
 use openjet_kernels::args::{DeltaArgs, DeltaLayout, STATE_DIM, SettleArgs, SlotState, TAPS};
 use openjet_kernels::program::OpKind;
 use openjet_kernels::table::{Part, TableBuilder};
@@ -156,7 +156,7 @@ impl<'a> Device<'a> {
                 position: rows.start as u32,
                 tokens,
                 pages: &[0],
-                kind: if prompt { SegmentKind::Prompt } else { SegmentKind::Decode(DraftSource::Given) },
+                kind: if prompt { SegmentKind::Prompt } else { SegmentKind::Decode },
                 sample: None,
             })
             .collect();
@@ -229,7 +229,7 @@ impl<'a> Device<'a> {
     /// What the accept op does: of the slot's last step the first `rows` rows stand.
     fn accept(&mut self, slot: usize, rows: usize) {
         let state = &mut self.slot_states[slot];
-        *state = SlotState { pending: rows as u32, parity: state.parity ^ 1, ..*state };
+        *state = SlotState { pending: rows as u32, parity: state.parity ^ 1 };
     }
 
     /// Memory and history of a slot, brought up to what was accepted.

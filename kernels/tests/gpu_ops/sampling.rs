@@ -1,11 +1,9 @@
-//! Sampling, accept test, log probabilities and drafts, against the engine's sampler.
+//! Sampling, acceptance, log probabilities and drafts, against the engine's sampler.
 
-use openjet_engine::sampling::{
-    Distribution, History, Purpose, SamplingError, SamplingParams, Verdict, logprobs, residual, uniform, verify,
-};
-use openjet_engine::step::{DraftSource, Logprobs, SampleSpec, Segment, SegmentKind};
+use openjet_engine::sampling::{Distribution, History, SamplingError, SamplingParams, logprobs};
+use openjet_engine::step::{Logprobs, SampleSpec, Segment, SegmentKind};
 use openjet_kernels::args::{
-    CANDIDATE_BYTES, DISTRIBUTION_BYTES, NO_DRAFT, PICK_BYTES, SLICE, SLICE_LIST, STATS_BYTES, SampleArgs, SlotState,
+    CANDIDATE_BYTES, NO_DRAFT, PICK_BYTES, SLICE, SLICE_LIST, STATS_BYTES, SampleArgs, SlotState,
 };
 use openjet_kernels::program::OpKind;
 use openjet_kernels::table::{Part, Row, StepResult, TableBuilder};
@@ -28,9 +26,7 @@ struct Talk {
     end_tokens: Vec<u32>,
     budget: u32,
     masks: Vec<Option<Vec<u32>>>,
-    /// Drafts in the step, and whether they are the draft head's.
     drafts: Vec<u32>,
-    from_head: bool,
     depth: usize,
     /// rows x vocabulary, and what the draft head would say, depth x vocabulary.
     logits: Vec<f32>,
@@ -47,11 +43,9 @@ struct Outcome {
     error: Option<SamplingError>,
 }
 
-/// What the engine's sampler says of a talk. `proposed` are the distributions that its drafts were drawn from; they are
-/// replaced by those of its new ones.
-fn expected(talk: &Talk, proposed: &mut Vec<Distribution>) -> Outcome {
+/// What the engine's sampler says of a talk.
+fn expected(talk: &Talk) -> Outcome {
     let mut outcome = Outcome::default();
-    let before = std::mem::take(proposed);
     let rows: Vec<&[f32]> = talk.logits.chunks(VOCAB).collect();
     let mut history = History::new(&talk.params, &talk.prompt, &talk.output);
     let position = position(talk);
@@ -66,21 +60,14 @@ fn expected(talk: &Talk, proposed: &mut Vec<Distribution>) -> Outcome {
             Ok(p) => p,
             Err(error) => return Outcome { error: Some(error), ..Outcome::default() },
         };
-        let (token, taken) = match talk.drafts.get(j) {
-            None => (p.sample(uniform(talk.params.seed, at, Purpose::Sample)), false),
-            Some(&draft) => {
-                let certain = Distribution::one_hot(draft);
-                let q = if talk.from_head { before.get(j).unwrap_or(&certain) } else { &certain };
-                match verify(&p, draft, q, uniform(talk.params.seed, at, Purpose::Accept)) {
-                    Verdict::Accept => (draft, true),
-                    Verdict::Reject => (residual(&p, q).sample(uniform(talk.params.seed, at, Purpose::Sample)), false),
-                }
-            }
-        };
+        let token = p.sample(talk.params.seed, at);
         outcome.tokens.push(token);
         outcome.logprobs.push(talk.params.logprobs.map(|n| logprobs(logits, Some(&usable), token, n)));
         history.push(token);
-        if !taken || talk.end_tokens.contains(&token) || outcome.tokens.len() >= talk.budget as usize {
+        if talk.drafts.get(j) != Some(&token)
+            || talk.end_tokens.contains(&token)
+            || outcome.tokens.len() >= talk.budget as usize
+        {
             break;
         }
     }
@@ -91,10 +78,9 @@ fn expected(talk: &Talk, proposed: &mut Vec<Distribution>) -> Outcome {
             break;
         }
         let Ok(q) = Distribution::new(logits, &talk.params, &history, Some(&usable())) else { break };
-        newest = q.sample(uniform(talk.params.seed, position + (outcome.accepted + 1 + i) as u32, Purpose::Draft));
+        newest = q.sample(talk.params.seed, position + (outcome.accepted + 1 + i) as u32);
         history.push(newest);
         outcome.drafts.push(newest);
-        proposed.push(q);
     }
     outcome
 }
@@ -116,8 +102,6 @@ fn position(talk: &Talk) -> u32 {
 struct Device<'a> {
     machine: &'a mut Machine,
     slots: Memory,
-    proposals: Memory,
-    proposed: Memory,
     pending_hidden: Memory,
     hidden: Vec<f32>,
 }
@@ -125,11 +109,9 @@ struct Device<'a> {
 impl<'a> Device<'a> {
     fn new(machine: &'a mut Machine, random: &mut Random) -> Self {
         let slots = machine.upload(&[SlotState::default(); SLOTS]);
-        let proposals = machine.alloc(SLOTS * DRAFTS * DISTRIBUTION_BYTES);
-        let proposed = machine.floats(SLOTS * DRAFTS * VOCAB);
         let pending_hidden = machine.floats(SLOTS * HIDDEN);
         let hidden = random.normals(ROWS * HIDDEN, 1.0);
-        Self { machine, slots, proposals, proposed, pending_hidden, hidden }
+        Self { machine, slots, pending_hidden, hidden }
     }
 
     fn step(&mut self, talks: &[&Talk], blocks: u32) -> Vec<Outcome> {
@@ -148,11 +130,7 @@ impl<'a> Device<'a> {
                 position: position(t) - 1,
                 tokens,
                 pages: &[0],
-                kind: match (t.prompt_last, t.from_head) {
-                    (true, _) => SegmentKind::Prompt,
-                    (false, true) => SegmentKind::Decode(DraftSource::Head),
-                    (false, false) => SegmentKind::Decode(DraftSource::Given),
-                },
+                kind: if t.prompt_last { SegmentKind::Prompt } else { SegmentKind::Decode },
                 sample: Some(SampleSpec {
                     params: &t.params,
                     prompt: &t.prompt,
@@ -185,7 +163,7 @@ impl<'a> Device<'a> {
         let hidden = self.machine.upload(&self.hidden);
         let usable = self.machine.upload(&usable());
         let draft_hidden = self.machine.floats(talks.len() * HIDDEN);
-        let adjusted = self.machine.floats(rows * VOCAB);
+        let adjusted = self.machine.floats(most * VOCAB);
         let stats = self.machine.alloc(most * slices * STATS_BYTES);
         let candidates = self.machine.alloc(most * slices * SLICE_LIST * CANDIDATE_BYTES);
         let picks = self.machine.alloc(most * PICK_BYTES);
@@ -199,8 +177,6 @@ impl<'a> Device<'a> {
             stats: at(stats),
             candidates: at(candidates),
             picks: at(picks),
-            proposals: at(self.proposals),
-            proposed: at(self.proposed),
             slots: at(self.slots),
             result: at(result),
             hidden: at(hidden),
@@ -242,7 +218,6 @@ impl<'a> Device<'a> {
             if !t.prompt_last {
                 assert_eq!(slots[t.slot].pending as usize, accepted + 1, "rows that the state has still to take in");
             }
-            assert_eq!(slots[t.slot].drafts, segment.drafts);
             let hidden = &self.hidden[(first + accepted) * HIDDEN..(first + accepted + 1) * HIDDEN];
             assert!(
                 &pending[t.slot * HIDDEN..(t.slot + 1) * HIDDEN] == hidden
@@ -343,7 +318,6 @@ fn talks(random: &mut Random, round: u64) -> Vec<Talk> {
             budget: if i == 3 { 1 } else { 100 },
             masks: if i % 4 == 1 { vec![None, Some(mask.clone())] } else { Vec::new() },
             drafts,
-            from_head: false,
             depth,
             logits,
             draft_logits,
@@ -382,9 +356,8 @@ fn two_steps_follow_the_engines_sampler() {
             let newest = VOCAB * talks[1].drafts.len();
             talks[1].logits.drain(..newest);
             talks[1].drafts.clear();
-            let mut proposed: Vec<Vec<Distribution>> = vec![Vec::new(); talks.len()];
             for step in 0..2 {
-                let expected: Vec<Outcome> = talks.iter().zip(&mut proposed).map(|(t, q)| expected(t, q)).collect();
+                let expected: Vec<Outcome> = talks.iter().map(expected).collect();
                 let got = device.step(&talks.iter().collect::<Vec<_>>(), 1 + (round as u32 * 3) % 7);
                 for (i, (got, expected)) in got.iter().zip(&expected).enumerate() {
                     decisions += expected.tokens.len() + expected.drafts.len();
@@ -399,7 +372,6 @@ fn two_steps_follow_the_engines_sampler() {
                 for (talk, got) in talks.iter_mut().zip(&got) {
                     talk.output.extend(&got.tokens);
                     talk.drafts.clone_from(&got.drafts);
-                    talk.from_head = true;
                     talk.prompt_last = false;
                     talk.masks.clear();
                     talk.logits = random.normals((1 + got.drafts.len()) * VOCAB, 1.0);
@@ -450,7 +422,7 @@ fn bad_logits_and_empty_masks_are_reported() {
         let (not_finite, nothing) = (SamplingError::NotFinite, SamplingError::NothingAllowed);
         assert_eq!(errors, [(0, not_finite), (1, not_finite), (2, nothing), (5, nothing), (6, nothing)]);
         for i in [3, 4, 7, 8, 9] {
-            assert!(same(&got[i], &expected(&talks[i], &mut Vec::new())), "request {i} was harmed by others");
+            assert!(same(&got[i], &expected(&talks[i])), "request {i} was harmed by others");
         }
     }
 }
@@ -461,7 +433,7 @@ fn rows_after_a_refused_draft_do_not_count() {
     for machine in &mut Machine::all() {
         let mut random = Random::new(8);
         let mut talk = talks(&mut random, 0).swap_remove(0);
-        let best = expected(&talk, &mut Vec::new()).tokens[0];
+        let best = expected(&talk).tokens[0];
         talk.drafts = vec![best + 1];
         talk.logits.truncate(VOCAB);
         talk.logits.extend([f32::NAN; VOCAB]);

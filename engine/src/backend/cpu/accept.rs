@@ -1,8 +1,8 @@
-//! From a segment's logits to its next tokens: the accept test for drafts, then one token more.
+//! From a segment's logits to its next tokens: drafts as long as they are what is drawn, then one token more.
 
 use std::borrow::Cow;
 
-use crate::sampling::{Distribution, History, Purpose, SamplingError, Verdict, logprobs, residual, uniform, verify};
+use crate::sampling::{Distribution, History, SamplingError, logprobs};
 use crate::step::{SampleSpec, Sampled};
 
 /// What came out of a segment's rows.
@@ -16,8 +16,8 @@ pub(super) struct Accepted {
     pub(super) history: History,
 }
 
-/// Walks over `rows` (the logits after each token of the segment). `drafts[j]` was proposed to follow row j, drawn from
-/// `proposed[j]`, or taken as certain where there is none. `position` is that of the token which row 0 chooses.
+/// Walks over `rows` (the logits after each token of the segment). `drafts[j]` was proposed to follow row j. `position` is
+/// that of the token which row 0 chooses.
 /// `usable` are the tokens that may ever be chosen, as a bit set; `None` where all may.
 ///
 /// # Errors
@@ -26,7 +26,6 @@ pub(super) fn accept(
     spec: &SampleSpec<'_>,
     rows: &[&[f32]],
     drafts: &[u32],
-    proposed: &[Distribution],
     position: u32,
     usable: Option<&[u32]>,
 ) -> Result<Accepted, SamplingError> {
@@ -37,21 +36,11 @@ pub(super) fn accept(
         let at = position + j as u32;
         let mask = intersection(spec.masks.get(j).and_then(|m| m.as_deref()), usable);
         let p = Distribution::new(logits, params, &history, mask.as_deref())?;
-        let (token, draft_taken) = match drafts.get(j) {
-            None => (p.sample(uniform(params.seed, at, Purpose::Sample)), false),
-            Some(&draft) => {
-                let certain = Distribution::one_hot(draft);
-                let q = proposed.get(j).unwrap_or(&certain);
-                match verify(&p, draft, q, uniform(params.seed, at, Purpose::Accept)) {
-                    Verdict::Accept => (draft, true),
-                    Verdict::Reject => (residual(&p, q).sample(uniform(params.seed, at, Purpose::Sample)), false),
-                }
-            }
-        };
+        let token = p.sample(params.seed, at);
         tokens.push(Sampled { token, logprobs: params.logprobs.map(|n| logprobs(logits, usable, token, n)) });
         history.push(token);
         let over = spec.end_tokens.contains(&token) || tokens.len() >= spec.budget as usize;
-        if !draft_taken || over {
+        if drafts.get(j) != Some(&token) || over {
             break;
         }
     }

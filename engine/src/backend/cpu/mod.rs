@@ -22,8 +22,8 @@ use state::Slot;
 use super::{Backend, BackendError, BackendOptions, KvType, StateImage, check_size, check_step};
 use crate::drafts::StepCost;
 use crate::model::{DraftHead, Model};
-use crate::sampling::{Distribution, History, Purpose, uniform};
-use crate::step::{DraftSource, PageId, SampleSpec, Segment, SegmentKind, SegmentOutput, SlotId, Step};
+use crate::sampling::{Distribution, History};
+use crate::step::{PageId, SampleSpec, Segment, SegmentKind, SegmentOutput, SlotId, Step};
 
 /// Runs the model on the CPU's cores.
 #[derive(Debug)]
@@ -98,7 +98,6 @@ impl CpuBackend {
 
     fn step_inside(&mut self, step: &Step<'_>, probe: Probe<'_>) -> Result<Vec<SegmentOutput>, BackendError> {
         check_step(step, &self.options, self.model.config.vocab, |slot| self.slots[slot].consumed)?;
-        self.check_drafts(step)?;
         let model = Arc::clone(&self.model);
         let tokens: Vec<u32> = step.segments.iter().flat_map(|s| s.tokens).copied().collect();
         let places: Vec<Place<'_>> = step.segments.iter().flat_map(segment_places).collect();
@@ -132,7 +131,6 @@ impl CpuBackend {
             let last = span.rows.start + taken - 1;
             let width = model.config.hidden;
             slot.pending.copy_from_slice(&hidden[last * width..(last + 1) * width]);
-            slot.proposed.clear();
         }
         if let Some(draft_head) = model.draft_head.as_ref() {
             self.draft(draft_head, step, &mut outputs, histories, probe);
@@ -140,29 +138,13 @@ impl CpuBackend {
         Ok(outputs)
     }
 
-    /// Drafts from the draft head must be ones that it proposed, or their distributions would be missing.
-    fn check_drafts(&self, step: &Step<'_>) -> Result<(), BackendError> {
-        for segment in &step.segments {
-            let (drafts, proposed) = (segment.tokens.len() - 1, self.slots[segment.slot].proposed.len());
-            if segment.kind == SegmentKind::Decode(DraftSource::Head) && drafts > proposed {
-                let message = format!("slot {}: {drafts} drafts, but the draft head proposed {proposed}", segment.slot);
-                return Err(BackendError::BadStep(message));
-            }
-        }
-        Ok(())
-    }
-
     /// Chooses a segment's next tokens from its rows' logits.
     fn choose(&self, segment: &Segment<'_>, logits: &[&[f32]]) -> (SegmentOutput, Option<History>) {
         let Some(spec) = &segment.sample else { return (SegmentOutput::default(), None) };
-        let (drafts, proposed): (&[u32], &[Distribution]) = match segment.kind {
-            SegmentKind::Prompt => (&[], &[]),
-            SegmentKind::Decode(DraftSource::Given) => (&segment.tokens[1..], &[]),
-            SegmentKind::Decode(DraftSource::Head) => (&segment.tokens[1..], &self.slots[segment.slot].proposed),
-        };
+        let drafts = if segment.kind == SegmentKind::Prompt { &[] } else { &segment.tokens[1..] };
         let first = segment.position + (segment.tokens.len() - logits.len()) as u32 + 1;
         let usable = self.model.usable_tokens.as_deref();
-        let chosen = match accept::accept(spec, logits, drafts, proposed, first, usable) {
+        let chosen = match accept::accept(spec, logits, drafts, first, usable) {
             Ok(chosen) => chosen,
             Err(error) => return (SegmentOutput { dead_end: Some(error), ..Default::default() }, None),
         };
@@ -254,11 +236,10 @@ impl CpuBackend {
                     d.spoilt = true;
                     continue;
                 };
-                d.token = q.sample(uniform(d.spec.params.seed, d.position, Purpose::Draft));
+                d.token = q.sample(d.spec.params.seed, d.position);
                 d.hidden.copy_from_slice(hidden);
                 d.history.push(d.token);
                 outputs[d.segment].drafts.push(d.token);
-                self.slots[step.segments[d.segment].slot].proposed.push(q);
             }
         }
     }
@@ -329,7 +310,7 @@ fn sampled_rows(segment: &Segment<'_>) -> usize {
     match (&segment.sample, segment.kind) {
         (None, _) => 0,
         (Some(_), SegmentKind::Prompt) => 1,
-        (Some(_), SegmentKind::Decode(_)) => segment.tokens.len(),
+        (Some(_), SegmentKind::Decode) => segment.tokens.len(),
     }
 }
 

@@ -2,7 +2,6 @@
 
 use crate::backend::StateImage;
 use crate::model::ModelConfig;
-use crate::sampling::Distribution;
 
 /// One conversation's state.
 #[derive(Clone, Debug)]
@@ -13,8 +12,6 @@ pub(super) struct Slot {
     pub(super) layers: Vec<LayerState>,
     /// The trunk's last hidden state, which the draft head's next cell needs.
     pub(super) pending: Vec<f32>,
-    /// Distributions that the draft head's pending proposals were drawn from, in order.
-    pub(super) proposed: Vec<Distribution>,
 }
 
 /// State of one `DeltaNet` layer.
@@ -36,14 +33,12 @@ impl Slot {
             consumed: 0,
             layers: config.recurrent.iter().filter(|&&r| r).map(|_| layer()).collect(),
             pending: vec![0.0; config.hidden],
-            proposed: Vec::new(),
         }
     }
 
     /// Back to an empty conversation, in place.
     pub(super) fn reset(&mut self) {
         self.consumed = 0;
-        self.proposed.clear();
         for vector in self.vectors_mut() {
             vector.fill(0.0);
         }
@@ -72,7 +67,6 @@ impl Slot {
     pub(super) fn load(&mut self, image: &[u8]) {
         let (head, mut rest) = image.split_at(4);
         self.consumed = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
-        self.proposed.clear();
         for vector in self.vectors_mut() {
             let (bytes, after) = rest.split_at(4 * vector.len());
             bytemuck::cast_slice_mut(vector).copy_from_slice(bytes);
