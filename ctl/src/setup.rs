@@ -37,7 +37,7 @@ const CONTEXT: usize = 32_768;
 const LONGEST: usize = 262_144;
 
 /// Deepest draft, as the daemon's setting is without a value.
-const DRAFT: usize = 3;
+const DRAFT: usize = 7;
 
 /// What runs models here.
 #[derive(Clone, Debug, Serialize)]

@@ -41,7 +41,7 @@ impl Backend for Nothing {
     }
 
     fn cost(&self) -> StepCost {
-        StepCost { row: 0.0, draft: 0.0 }
+        StepCost::default()
     }
 
     fn step(&mut self, step: &Step<'_>) -> Result<Vec<SegmentOutput>, BackendError> {

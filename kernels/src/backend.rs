@@ -274,7 +274,7 @@ impl Backend for CudaBackend {
     }
 
     fn cost(&self) -> StepCost {
-        StepCost { row: 0.03, draft: 0.12 }
+        crate::cost::STEP
     }
 
     fn prompt_rows(&self) -> usize {

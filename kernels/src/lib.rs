@@ -3,6 +3,7 @@
 pub mod args;
 mod backend;
 mod compose;
+mod cost;
 pub mod device;
 mod memory;
 mod outgoing;

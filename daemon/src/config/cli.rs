@@ -64,7 +64,7 @@ pub struct Cli {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub embedding: Option<String>,
 
-    /// Deepest draft, in tokens; 0 for none [default: 3]
+    /// Deepest draft, in tokens; 0 for none [default: 7]
     #[arg(long, value_name = "K")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub draft: Option<usize>,

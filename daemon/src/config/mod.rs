@@ -144,7 +144,7 @@ impl Default for Config {
             gpu_wait_s: None,
             gpu_reserve_mib: None,
             embedding: Embedding::Auto,
-            draft: 3,
+            draft: 7,
             ctx: None,
             kv: KvType::Q8_0,
             queue: 64,

@@ -3,5 +3,5 @@
 mod depth;
 mod lookup;
 
-pub use depth::{DepthController, StepCost};
+pub use depth::{DepthController, Rows, StepCost, depths};
 pub use lookup::Lookup;

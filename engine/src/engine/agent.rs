@@ -8,7 +8,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::EngineConfig;
 use super::queue::Submission;
 use super::recent::Recent;
-use crate::drafts::{DepthController, Lookup, StepCost};
+use crate::drafts::{DepthController, Lookup, Rows, StepCost, depths};
 use crate::request::{Event, Finish, FinishReason, Request, RequestError, Usage};
 use crate::step::{PAGE_TOKENS, PageId, SlotId};
 use crate::store::Id;
@@ -257,30 +257,59 @@ impl Run {
         let _ = self.events.send(event);
     }
 
-    /// Chooses this step's drafts and the depth of the next ones. `limit` is the most that may be verified now, `next_limit`
-    /// in the next step.
+    /// The chance of a draft of the draft head to be accepted, and the most of them for the next step, of which `most` can be
+    /// verified.
+    pub(super) fn chance(&self, config: &EngineConfig, facts: &Facts, most: usize) -> (f32, usize) {
+        let allowed = self.request.draft.unwrap_or(usize::MAX);
+        // One token comes of this step, and one of the next without a draft.
+        let left = (self.budget - facts.generated).saturating_sub(2);
+        (self.head_depth.acceptance(), config.draft.min(allowed).min(most).min(left))
+    }
+
+    /// The depth for the draft head where `best` of at most `most` pay.
+    pub(super) fn settle(&mut self, best: usize, most: usize) -> usize {
+        self.head_depth.settle(best, most)
+    }
+
+    /// How many drafts there are from the draft head, and the share of them that is accepted.
+    pub(super) fn proposed(&self) -> (usize, f32) {
+        (self.proposal.len(), self.acceptance(Source::Head))
+    }
+
+    /// The share of drafts from `source` that is accepted.
+    pub(super) fn acceptance(&self, source: Source) -> f32 {
+        match source {
+            Source::Head => self.head_depth.acceptance(),
+            Source::Given => self.lookup_depth.acceptance(),
+        }
+    }
+
+    /// Chooses this step's drafts, at most `limit`; `next_depth` are to be proposed for the next one. The pair is what rows
+    /// cost, and the step's rows apart from these drafts.
     pub(super) fn choose_drafts(
         &mut self,
         config: &EngineConfig,
-        cost: StepCost,
         limit: usize,
-        next_limit: usize,
+        next_depth: usize,
+        (cost, rows): (StepCost, Rows),
     ) -> Drafts {
         let allowed = self.request.draft.unwrap_or(usize::MAX);
         let forced = self.request.constraint.as_mut().map(|constraint| constraint.forced(limit.min(allowed)));
-        let (head, lookup) = (config.draft.min(allowed), config.lookup_draft.min(allowed));
-        let wanted = |controller: &mut DepthController, max: usize, cost| {
-            if config.fixed_depth { max } else { controller.depth(max, cost) }
-        };
-        let next_depth = wanted(&mut self.head_depth, head.min(next_limit), cost);
         if let Some(tokens) = forced.filter(|tokens| !tokens.is_empty()) {
             return Drafts { source: Source::Given, tokens, next_depth };
         }
+        let lookup = config.lookup_draft.min(allowed).min(limit);
         if config.lookup && lookup > 0 {
-            let free = StepCost { draft: 0.0, ..cost };
-            let found = self.lookup.propose(lookup.min(limit)).to_vec();
+            let found = self.lookup.propose(lookup);
             if !found.is_empty() {
-                let depth = wanted(&mut self.lookup_depth, found.len(), free);
+                let free = StepCost { draft: 0.0, ..cost };
+                let depth = if config.fixed_depth {
+                    found.len()
+                } else {
+                    let chance = [(self.lookup_depth.acceptance(), found.len())];
+                    let best = depths(free, rows, &chance).pop().unwrap_or(0);
+                    self.lookup_depth.settle(best, found.len())
+                };
                 if depth > 0 {
                     return Drafts { source: Source::Given, tokens: found[..depth].to_vec(), next_depth };
                 }

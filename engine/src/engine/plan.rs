@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::EngineConfig;
 use super::agent::{Agent, Drafts, Source};
 use super::pace::Pace;
-use crate::drafts::StepCost;
+use crate::drafts::{Rows, StepCost, depths};
 use crate::step::{MAX_DECODE_ROWS, MAX_SEGMENT_ROWS, SampleSpec, Segment, SegmentKind};
 
 /// One agent's part of a step.
@@ -80,24 +80,68 @@ pub(super) fn plan(
         writing.rotate_left(start);
         writing.truncate(rows);
     }
-    let share = rows.checked_div(writing.len()).unwrap_or(rows).min(MAX_SEGMENT_ROWS);
-    let mut parts: Vec<Part> =
-        writing.into_iter().filter_map(|i| decode(i, &mut agents[i], config, cost, share - 1)).collect();
-    let waited = (!parts.is_empty()).then_some(waited);
+    let most = rows.checked_div(writing.len()).unwrap_or(rows).min(MAX_SEGMENT_ROWS) - 1;
+    let waited = (!writing.is_empty()).then_some(waited);
     let chunk = reads.and_then(|i| Some((i, chunk_end(&agents[i], pace, waited)?)));
+    let ends = |&(i, end): &(usize, usize)| agents[i].run.as_ref().is_some_and(|r| r.request.prompt.len() == end);
+    let then: Vec<usize> = writing.iter().copied().chain(chunk.filter(ends).map(|(i, _)| i)).collect();
+    let next = next_depths(agents, &then, config, cost, most);
+    // What this step has if everybody takes what the draft head proposed.
+    let mut step = Rows::plain(writing.len());
+    for run in writing.iter().filter_map(|&i| agents[i].run.as_ref()) {
+        step.add(run.proposed());
+    }
+    let mut parts: Vec<Part> = Vec::with_capacity(next.len());
+    for (&i, &next_depth) in writing.iter().zip(&next) {
+        if let Some(run) = &agents[i].run {
+            step.remove(run.proposed());
+        }
+        let part = decode(i, &mut agents[i], config, most, next_depth, (cost, step));
+        if let (Some(part), Some(run)) = (&part, &agents[i].run) {
+            step.add((part.drafts.tokens.len(), run.acceptance(part.drafts.source)));
+        }
+        parts.extend(part);
+    }
     if let Some((i, end)) = chunk {
-        parts.extend(prompt(i, &mut agents[i], config, cost, end));
+        parts.extend(prompt(i, &mut agents[i], config, end, next.get(writing.len()).copied().unwrap_or(0)));
     }
     parts
 }
 
-fn decode(i: usize, agent: &mut Agent, config: &EngineConfig, cost: StepCost, most: usize) -> Option<Part> {
+/// How deep the draft head is to draft for each of `writing` in the step after this one.
+fn next_depths(
+    agents: &mut [Agent],
+    writing: &[usize],
+    config: &EngineConfig,
+    cost: StepCost,
+    most: usize,
+) -> Vec<usize> {
+    let chance = |&i: &usize| {
+        let agent = &agents[i];
+        agent.run.as_ref().map_or((0.0, 0), |run| run.chance(config, &agent.facts, most))
+    };
+    let chances: Vec<_> = writing.iter().map(chance).collect();
+    if config.fixed_depth {
+        return chances.into_iter().map(|(_, most)| most).collect();
+    }
+    let best = depths(cost, Rows::plain(writing.len()), &chances);
+    let settled = writing.iter().zip(&chances).zip(best);
+    settled.map(|((&i, &(_, most)), best)| agents[i].run.as_mut().map_or(0, |r| r.settle(best, most))).collect()
+}
+
+fn decode(
+    i: usize,
+    agent: &mut Agent,
+    config: &EngineConfig,
+    most: usize,
+    next_depth: usize,
+    step: (StepCost, Rows),
+) -> Option<Part> {
     let run = agent.run.as_mut()?;
     let newest = *agent.tokens.last()?;
     let left = run.budget - agent.facts.generated;
     let room = config.context - agent.consumed - 1;
-    let limit = most.min(left - 1).min(room);
-    let mut drafts = run.choose_drafts(config, cost, limit, most.min(left.saturating_sub(2)));
+    let mut drafts = run.choose_drafts(config, most.min(left - 1).min(room), next_depth, step);
     let masks = run.constrain(&mut drafts.tokens);
     let drafts = within_context(drafts, config, agent.consumed + 1);
     let tokens = std::iter::once(newest).chain(drafts.tokens.iter().copied()).collect();
@@ -133,17 +177,11 @@ fn chunk_end(agent: &Agent, pace: &Pace, waited: Option<Duration>) -> Option<usi
 }
 
 /// The part of an agent's prompt up to `end`.
-fn prompt(i: usize, agent: &mut Agent, config: &EngineConfig, cost: StepCost, end: usize) -> Option<Part> {
+fn prompt(i: usize, agent: &mut Agent, config: &EngineConfig, end: usize, next_depth: usize) -> Option<Part> {
     let run = agent.run.as_mut()?;
     let samples = end == run.request.prompt.len();
-    let nothing = Drafts { source: Source::Head, tokens: Vec::new(), next_depth: 0 };
-    let drafts = if samples {
-        let left = run.budget.saturating_sub(2);
-        let next_depth = run.choose_drafts(config, cost, 0, left).next_depth;
-        within_context(Drafts { next_depth, ..nothing }, config, end)
-    } else {
-        nothing
-    };
+    let drafts = Drafts { source: Source::Head, tokens: Vec::new(), next_depth: if samples { next_depth } else { 0 } };
+    let drafts = within_context(drafts, config, end);
     let masks = if samples { run.constrain(&mut Vec::new()) } else { Vec::new() };
     let tokens = run.request.prompt[agent.consumed..end].to_vec();
     Some(Part { agent: i, tokens, drafts, prompt: true, samples, masks })

@@ -259,7 +259,7 @@ impl Backend for CpuBackend {
     }
 
     fn cost(&self) -> StepCost {
-        StepCost { row: 0.4, draft: 0.3 }
+        StepCost { row: 0.4, draft: 0.3, ..StepCost::default() }
     }
 
     fn step(&mut self, step: &Step<'_>) -> Result<Vec<SegmentOutput>, BackendError> {
