@@ -192,25 +192,36 @@ __device__ __forceinline__ void op_sample_weigh(const SampleArgs& a, char* smem,
         if (!(max > -INFINITY)) continue;
         const float* adjusted = adjusted_row(a, r);
         float logits[8];
-        uint64_t weight = 0, listed = 0, total;
+        uint64_t weight = 0, total;
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const uint32_t token = begin + threadIdx.x * 8 + i;
             logits[i] = token < end ? adjusted[token] : -INFINITY;
             weight += weight_of(logits[i], max, segment.temperature);
-            listed += exponent(logits[i], max, segment.temperature) >= -LIST_RANGE;
         }
         weight = block_sum_u64(weight, scratch);
-        uint64_t place = block_scan(listed, scratch, total);
-        if (total <= SLICE_LIST) {
+        // The widest range of which there is room for all.
+        uint64_t place;
+        float range = LIST_RANGE;
+        while (true) {
+            uint64_t listed = 0;
+#pragma unroll
+            for (int i = 0; i < 8; i++) listed += exponent(logits[i], max, segment.temperature) >= -range;
+            place = block_scan(listed, scratch, total);
+            if (total <= SLICE_LIST || range <= 0.0f) break;
+            range -= RANGE_STEP;
+        }
+        const bool fits = total <= SLICE_LIST;
+        if (fits) {
 #pragma unroll
             for (int i = 0; i < 8; i++)
-                if (exponent(logits[i], max, segment.temperature) >= -LIST_RANGE)
+                if (exponent(logits[i], max, segment.temperature) >= -range)
                     a.candidates[(uint64_t)item * SLICE_LIST + place++] = {logits[i], begin + threadIdx.x * 8 + i};
         }
         if (threadIdx.x == 0) {
             a.stats[item].weight = weight;
-            a.stats[item].listed = (uint32_t)total;
+            a.stats[item].listed = fits ? (uint32_t)total : 0;
+            a.stats[item].range = fits ? range : -1.0f;
         }
         __syncthreads();
     }

@@ -135,31 +135,69 @@ __device__ uint32_t draw(PickShared& s, const Distribution& d, const Source& sou
     return chosen;
 }
 
-// Copies the slices' lists into shared memory. False where they don't hold all that the filters may keep.
+// A row's lists, one behind the other.
+struct Lists {
+    const SliceStats* stats;
+    const Candidate* candidates;
+    uint32_t slices;
+    float max, temperature;
+
+    __device__ uint32_t places() const { return slices * SLICE_LIST; }
+    // Whether there is a token at a place, and within `range`.
+    __device__ bool holds(uint32_t place, float range) const {
+        return place < places() && place % SLICE_LIST < stats[place / SLICE_LIST].listed && exponent(candidates[place].logit, max, temperature) >= -range;
+    }
+};
+
+// Copies a row's lists into shared memory, as far as all of them reach and there is room. False where that is not all that the
+// filters may keep.
 __device__ bool gather(PickShared& s, const SampleArgs& a, uint32_t r, const Segment& segment, float max, uint64_t whole, uint32_t& n) {
     const uint32_t count = slices(a);
-    const SliceStats* stats = a.stats + (uint64_t)r * count;
+    const Lists lists = {a.stats + (uint64_t)r * count, a.candidates + (uint64_t)r * count * SLICE_LIST, count, max, segment.temperature};
+    float range = LIST_RANGE;
     n = 0;
-    bool fits = true;
     for (uint32_t slice = 0; slice < count; slice++) {
-        fits = fits && stats[slice].listed <= SLICE_LIST;
-        n += stats[slice].listed;
+        range = fminf(range, lists.stats[slice].range);
+        n += lists.stats[slice].listed;
     }
-    if (!fits || n > ROW_LIST) return false;
+    const bool all = range == LIST_RANGE && n <= ROW_LIST;
+    while (!all && range >= 0.0f) {
+        uint64_t within = 0;
+#pragma unroll 4
+        for (uint32_t i = threadIdx.x; i < lists.places(); i += THREADS) within += lists.holds(i, range);
+        n = (uint32_t)block_sum_u64(within, s.scratch);
+        if (n <= ROW_LIST) break;
+        range -= RANGE_STEP;
+    }
+    if (range < 0.0f) return false;
     __syncthreads();
-    uint32_t at = 0;
-    for (uint32_t slice = 0; slice < count; slice++) {
-        const Candidate* from = a.candidates + ((uint64_t)r * count + slice) * SLICE_LIST;
-        for (uint32_t i = threadIdx.x; i < stats[slice].listed; i += THREADS) {
-            s.logits[at + i] = from[i].logit;
-            s.tokens[at + i] = from[i].token;
+    if (all) {
+        uint32_t at = 0;
+        for (uint32_t slice = 0; slice < count; slice++) {
+            const Candidate* from = lists.candidates + slice * SLICE_LIST;
+            for (uint32_t i = threadIdx.x; i < lists.stats[slice].listed; i += THREADS) {
+                s.logits[at + i] = from[i].logit;
+                s.tokens[at + i] = from[i].token;
+            }
+            at += lists.stats[slice].listed;
         }
-        at += stats[slice].listed;
+    } else {
+        uint64_t before = 0, more;
+        for (uint32_t first = 0; first < lists.places(); first += THREADS) {
+            const uint32_t i = first + threadIdx.x;
+            const bool in = lists.holds(i, range);
+            const uint64_t at = before + block_scan(in, s.scratch, more);
+            if (in) {
+                s.logits[at] = lists.candidates[i].logit;
+                s.tokens[at] = lists.candidates[i].token;
+            }
+            before += more;
+        }
     }
     __syncthreads();
     if (segment.top_k > 0 && segment.top_k < a.vocab) return segment.top_k <= n;
-    // e^-LIST_RANGE is 1.1e-7: the lightest token that min-p keeps is listed.
-    if (segment.top_p >= 1.0f) return segment.min_p >= 2e-7f;
+    // The lightest token that min-p keeps is listed; twice, for what rounding does.
+    if (segment.top_p >= 1.0f) return segment.min_p >= 2.0f * expf(-range);
     const uint64_t listed = sum_over(TokenList{s.logits, s.tokens, n}, s.scratch,
                                      [&](float logit, uint32_t) { return weight_of(logit, max, segment.temperature); });
     return listed >= nucleus(segment, whole);

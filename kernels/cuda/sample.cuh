@@ -21,8 +21,8 @@ constexpr uint32_t MAX_SLICES = 128;
 // Likely tokens that are listed of a slice, and of a row.
 constexpr uint32_t SLICE_LIST = 256;
 constexpr uint32_t ROW_LIST = SLICE;
-// Tokens within this much of the best logit (divided by the temperature) are listed.
-constexpr float LIST_RANGE = 16.0f;
+// Tokens within this much of the best logit (divided by the temperature) are listed, or within as many steps less as leave room.
+constexpr float LIST_RANGE = 16.0f, RANGE_STEP = 2.0f;
 // Weights are counted in units of 2^-40.
 constexpr float WEIGHT_UNIT = 1099511627776.0f;
 
@@ -37,8 +37,10 @@ struct SliceStats {
     uint32_t raw_best;
     float raw_sum;
     uint32_t not_finite;
+    // Tokens that are listed: all within `range` of the row's best logit (divided by the temperature), which is below 0 where there
+    // was no room even for those that equal it.
     uint32_t listed;
-    uint32_t reserved;
+    float range;
     uint64_t weight;
 };
 static_assert(sizeof(SliceStats) == 40);
