@@ -16,8 +16,9 @@ struct AttentionArgs {
     half* queries;
     // Partial results: for each (row, head), `splits` x PARTIAL f32: 256 numbers, max, sum, two of no use. Decode only.
     float* partial;
-    // Gated output, rows x out_width, head h at 256 h.
+    // Gated output: rows x out_width, head h at 256 h, or of decode rows a fragment buffer, where there is one.
     float* out;
+    char* fragments;
     const float* q_norm;
     const float* k_norm;
     // Of every rotary pair: turns (angle / 2 pi) per position, rope_pairs numbers, a multiple of 32.
@@ -42,7 +43,7 @@ struct AttentionArgs {
     float rope_scale;
     float eps;
 };
-static_assert(sizeof(AttentionArgs) == 176);
+static_assert(sizeof(AttentionArgs) == 184);
 
 // The rows of this pass.
 __device__ __forceinline__ const Row* rows_of(const AttentionArgs& a) { return a.draft ? a.draft_rows : a.table.rows(); }

@@ -1,6 +1,7 @@
 // Adds the splits of decode rows and applies the output gate.
 #pragma once
 #include "attention_args.cuh"
+#include "fragment.cuh"
 
 namespace openjet {
 
@@ -12,7 +13,7 @@ struct MergeShared {
 __device__ __forceinline__ void op_attention_merge(const AttentionArgs& a, char* smem, int, int block, int blocks) {
     MergeShared& s = *reinterpret_cast<MergeShared*>(smem);
     const int lane = lane_id(), place = warp_id() >> 2, quarter = warp_id() & 3;
-    const uint32_t count = header_word(smem, a.draft ? HEADER_SEGMENTS : 0) * a.heads;
+    const uint32_t rows = header_word(smem, a.draft ? HEADER_SEGMENTS : 0), count = rows * a.heads;
     for (uint32_t base = block; base < count; base += 4 * blocks) {
         const uint32_t item = base + place * blocks, r = item / a.heads, head = item - r * a.heads;
         const bool finishes = item < count && quarter == 0;
@@ -86,9 +87,17 @@ __device__ __forceinline__ void op_attention_merge(const AttentionArgs& a, char*
 #pragma unroll
             for (int j = 0; j < 8; j++) x[j] *= inverse;
             if (a.pool.format == KV_Q4_0) hadamard256(x);
-            float* out = a.out + (uint64_t)r * a.out_width + head * HEAD_DIM;
+            // A head is a column tile of the matmul that follows.
+            float* out = a.fragments ? s.sum[place][0] : a.out + (uint64_t)r * a.out_width + head * HEAD_DIM;
 #pragma unroll
             for (int j = 0; j < 8; j++) out[lane + 32 * j] = x[j] * sigmoid(gate[j]);
+            if (a.fragments) {
+                __syncwarp();
+                const float4 low = reinterpret_cast<const float4*>(out)[2 * lane], high = reinterpret_cast<const float4*>(out)[2 * lane + 1];
+                const float v[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+                const uint32_t tile = head * row_tiles((int)rows) + r / FRAGMENT_ROWS;
+                write_fragment_row(a.fragments + (uint64_t)tile * FRAGMENT_BYTES, (int)(r % FRAGMENT_ROWS), v);
+            }
         }
         __syncthreads();
     }

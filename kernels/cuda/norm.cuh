@@ -30,7 +30,7 @@ struct NormArgs {
     uint32_t assign;                 // x is the parts' sum; what it held before does not count
     float eps;
     uint32_t prompt;                 // prompt rows
-    uint32_t reserved;
+    uint32_t second;                 // of two norms that run along: the first row is for a block in the middle
     float* squares;                  // op_residual: [row][column tile], the sum of x^2 over its 256
 };
 
@@ -46,7 +46,8 @@ __device__ __forceinline__ void op_norm(const NormArgs& args, char* smem, int sm
     float* row_x = row_weight + width;
     float* row_parts = row_x + width;
     const int together = min(MAX_SPLITS, (smem_bytes / 4 - WARPS) / width - 2);
-    for (int row = block; row < rows; row += blocks) {
+    const int middle = args.second ? blocks / 2 : 0;
+    for (int row = block >= middle ? block - middle : block - middle + blocks; row < rows; row += blocks) {
         float* x = args.x + (size_t)row * args.stride;
         const float* last = nullptr;
         if (args.table) {

@@ -91,6 +91,7 @@ pub struct AttentionArgs {
     pub queries: u64,
     pub partial: u64,
     pub out: u64,
+    pub fragments: u64,
     pub q_norm: u64,
     pub k_norm: u64,
     pub rope_turns: u64,
@@ -263,7 +264,7 @@ mod tests {
     #[test]
     fn layout_is_that_of_the_device() {
         assert_eq!(size_of::<KvPool>(), 32);
-        assert_eq!(size_of::<AttentionArgs>(), 176);
+        assert_eq!(size_of::<AttentionArgs>(), 184);
         assert_eq!(size_of::<DeltaArgs>(), 160);
         assert_eq!(size_of::<SettleArgs>(), 48);
         assert_eq!(size_of::<SlotState>(), 8);

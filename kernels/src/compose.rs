@@ -250,6 +250,7 @@ impl Composer<'_> {
             queries: self.at(Work::Queries),
             partial: self.at(Work::Partial),
             out: self.at(Work::Out),
+            fragments: self.at(Work::FragmentsB),
             q_norm: *q_norm,
             k_norm: *k_norm,
             rope_turns: self.weights.rope_turns,
@@ -285,10 +286,10 @@ impl Composer<'_> {
         // A tail's few rows would leave most of a GPU idle if each block took all pages for them.
         if pass == Pass::Prompt {
             self.ops.then(OpKind::AttentionPrompt, args);
+            self.pack(pass, Work::Out, None, output.columns, Work::FragmentsB);
         } else {
             self.ops.then(OpKind::AttentionDecode, args).then(OpKind::AttentionMerge, args);
         }
-        self.pack(pass, Work::Out, None, output.columns, Work::FragmentsB);
         self.matmul_parts(pass, Work::FragmentsB, output)
     }
 
@@ -387,7 +388,7 @@ impl Composer<'_> {
     fn join(&mut self, pass: Pass, head: &DeviceDraftHead, hidden: Work, next_norm: u64) {
         let width = self.shape.config.hidden;
         let plain = self.norm_args(pass, head.embedding_norm, 0);
-        let second = NormArgs { x: self.at(hidden), weight: head.hidden_norm, ..plain };
+        let second = NormArgs { x: self.at(hidden), weight: head.hidden_norm, second: 1, ..plain };
         if pass == Pass::Prompt {
             // Prompt rows have one scale for a whole row, so both halves must be there first.
             let (joined, stride) = (self.at(Work::A), 2 * width as u32);

@@ -103,7 +103,7 @@ pub struct NormArgs {
     pub assign: u32,
     pub eps: f32,
     pub prompt: u32,
-    pub reserved: u32,
+    pub second: u32,
     pub squares: u64,
 }
 

@@ -250,7 +250,7 @@ fn norm_and_activation() {
             normed_stride: width as u32,
             first_column_tile: 0,
             prompt: 0,
-            reserved: 0,
+            second: 0,
             assign: 0,
             eps: 1e-6,
             squares: 0,

@@ -4,7 +4,7 @@ use half::f16;
 use openjet_engine::quant::{TensorType, dequantize_row, quantize_q4_0, quantize_q8_0};
 use openjet_engine::step::{Segment, SegmentKind};
 use openjet_kernels::args::{AttentionArgs, HEAD_DIM, KvFormat, KvPool};
-use openjet_kernels::program::OpKind;
+use openjet_kernels::program::{OpKind, PackArgs, fragment_bytes};
 use openjet_kernels::table::{Part, TableBuilder};
 
 use crate::machine::{Machine, Memory, Random, relative_error};
@@ -218,6 +218,7 @@ impl<'a> Device<'a> {
             queries: at(queries),
             partial: at(partial),
             out: at(out),
+            fragments: 0,
             q_norm: at(self.constants[0]),
             k_norm: at(self.constants[1]),
             rope_turns: at(self.constants[2]),
@@ -254,8 +255,25 @@ impl<'a> Device<'a> {
             }
         });
         let all: Vec<f32> = self.machine.read(out, count * heads * HEAD_DIM);
-        let mut at = 0;
         let width = heads * HEAD_DIM;
+        if !prompt {
+            // The same as the input of the matmul that follows.
+            let bytes = fragment_bytes(count, width);
+            let [packed, merged] = [0, 1].map(|_| {
+                let memory = self.machine.alloc(bytes);
+                self.machine.write(memory, &vec![0u8; bytes]);
+                memory
+            });
+            let [a, fragments, to] = [out, packed, merged].map(|memory| self.machine.address(memory));
+            let pack = PackArgs { a, fragments, width: width as u32, stride: width as u32, ..PackArgs::default() };
+            self.machine.run(table, blocks, |program| {
+                program.then(OpKind::Pack, pack);
+                program.then(OpKind::AttentionMerge, AttentionArgs { fragments: to, ..args });
+            });
+            let [packed, merged] = [packed, merged].map(|memory| self.machine.read::<u8>(memory, bytes));
+            assert!(packed == merged, "the merged rows differ from the packed ones");
+        }
+        let mut at = 0;
         let split = parts.iter().map(|(_, rows)| {
             at += rows.len() * width;
             all[at - rows.len() * width..at].to_vec()
