@@ -137,6 +137,7 @@ impl App {
             requests: self.requests.now(),
             model: serving.map(|serving| serving.model.clone()),
             memory: serving.and_then(|serving| serving.memory.clone()),
+            tuning: serving.and_then(|serving| serving.tuning.clone()),
             device: serving.and_then(|serving| Some(serving.card.as_ref()?.status())),
             change: self.change.progress(),
             engine: serving.map(|serving| (*serving.engine.status()).clone()),

@@ -49,12 +49,7 @@ impl Hashing {
     }
 }
 
-/// The folder of conversations: in the setting's, or in the one that systemd gives.
+/// The folder of conversations.
 fn folder(config: &Config) -> Option<PathBuf> {
-    let given = || {
-        let all = std::env::var_os("STATE_DIRECTORY")?;
-        std::env::split_paths(&all).next().filter(|first| first.is_absolute())
-    };
-    let state = config.keep_conversations.then(|| config.state_dir.clone().or_else(given)).flatten()?;
-    Some(state.join(FOLDER))
+    Some(config.keep_conversations.then(|| config.state()).flatten()?.join(FOLDER))
 }

@@ -21,7 +21,7 @@ use openjet_engine::step::PAGE_TOKENS;
 use openjet_engine::text::{ChatTemplate, Tokenizer, TokenizerSpec};
 use openjet_kernels::MemoryPlan;
 use openjet_proto::control::{ModelStatus, TensorType};
-use openjet_proto::device::MemoryStatus;
+use openjet_proto::device::{MemoryStatus, TuningStatus};
 use tokio::sync::watch;
 
 use crate::api::head::now;
@@ -82,6 +82,7 @@ pub struct Prepared {
     backend: Box<dyn Backend>,
     gpu_bytes: usize,
     memory: Option<MemoryStatus>,
+    tuning: Option<TuningStatus>,
     hashing: Option<Hashing>,
 }
 
@@ -169,19 +170,20 @@ impl Checked {
     pub fn prepare(self, config: &Config, progress: Progress<'_>) -> anyhow::Result<Prepared> {
         progress(format!("starting the backend for {}", self.model.config.name));
         let hashing = Hashing::start(config, &self.file);
-        let (mut backend, gpu_bytes, memory): (Box<dyn Backend>, _, _) = match &self.gpu {
+        let (mut backend, gpu_bytes, memory, tuning): (Box<dyn Backend>, _, _, _) = match &self.gpu {
             Some(gpu) => {
                 let model = self.model.clone();
                 let (backend, bytes, memory) = gpu::load(config, &gpu.device, model, self.options, progress)?;
-                (Box::new(backend), bytes, Some(memory))
+                let tuning = gpu::told_tuning(backend.tuning());
+                (Box::new(backend), bytes, Some(memory), Some(tuning))
             }
-            None => (Box::new(CpuBackend::new(self.model.clone(), self.options)?), 0, None),
+            None => (Box::new(CpuBackend::new(self.model.clone(), self.options)?), 0, None, None),
         };
         progress(format!("warming up {}", self.model.config.name));
         let began = Instant::now();
         warm_up(&mut *backend, self.model.config.vocab, self.context(), WARM_UP)?;
         tracing::info!("warmed up in {:.2} s", began.elapsed().as_secs_f64());
-        Ok(Prepared { checked: self, backend, gpu_bytes, memory, hashing })
+        Ok(Prepared { checked: self, backend, gpu_bytes, memory, tuning, hashing })
     }
 }
 
@@ -191,7 +193,7 @@ impl Prepared {
     /// # Errors
     /// When the engine refuses its settings.
     pub fn start(self, config: &Config) -> anyhow::Result<Serving> {
-        let Self { checked, backend, gpu_bytes, memory, hashing } = self;
+        let Self { checked, backend, gpu_bytes, memory, tuning, hashing } = self;
         let (status, context) = (checked.facts(config), checked.context());
         let Checked { file, model, tokenizer, template, pool, began, gpu, .. } = checked;
         let facts = &model.config;
@@ -224,6 +226,7 @@ impl Prepared {
             template,
             model: status,
             memory,
+            tuning,
             card: gpu.and_then(|gpu| gpu.card).map(|info| Card::watch(&info)),
             context,
             defaults: sampling_defaults(&file, config)?,

@@ -8,7 +8,7 @@ use openjet_engine::constraint::Grammars;
 use openjet_engine::engine::Engine;
 use openjet_engine::text::{ChatTemplate, Tokenizer};
 use openjet_proto::control::ModelStatus;
-use openjet_proto::device::MemoryStatus;
+use openjet_proto::device::{MemoryStatus, TuningStatus};
 use tokio::sync::watch;
 
 use crate::api::sampling::SamplingDefaults;
@@ -35,6 +35,8 @@ pub struct Serving {
     pub model: ModelStatus,
     /// What was planned for the GPU's memory, if a GPU runs it.
     pub memory: Option<MemoryStatus>,
+    /// How its matmuls are shared out there.
+    pub tuning: Option<TuningStatus>,
     /// That GPU.
     pub card: Option<Card>,
     /// Most tokens that one agent's context holds.

@@ -1,5 +1,6 @@
 //! [`Backend`] on a CUDA device.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use openjet_engine::backend::{Backend, BackendError, BackendOptions, StateImage, check_size, check_step};
@@ -10,7 +11,7 @@ use openjet_engine::step::{
 };
 
 use crate::args::SlotState;
-use crate::compose::Programs;
+use crate::compose::{Programs, matmuls};
 use crate::device::{Buffer, Device, DeviceError};
 use crate::memory::{Memory, SEGMENT_ROWS, Shape, Work};
 use crate::outgoing::{Outgoing, zeros};
@@ -18,6 +19,7 @@ use crate::plan::{MemoryPlan, PlanOptions, plan};
 use crate::program::Program;
 use crate::table::{Part, StepResult, TableBuilder};
 use crate::transfer::Transfer;
+use crate::tuning::{Chosen, Compared, Tune, Tuning, compare};
 use crate::upload::Progress;
 use crate::weights::Weights;
 
@@ -35,8 +37,9 @@ pub struct CudaBackend {
     consumed: Vec<u32>,
     transfer: Transfer,
     outgoing: Outgoing,
+    tuning: Chosen,
     // Last, so that it is freed last.
-    _weights: Weights,
+    weights: Weights,
 }
 
 /// Of the images that it saves: another number where they look otherwise, so that none is loaded that an older version wrote.
@@ -81,7 +84,8 @@ impl CudaBackend {
         let outgoing = Outgoing::new(&device, shape.saved_bytes())?;
         let memory = Memory::allocate(&device, &shape)?;
         let weights = Weights::upload(&device, &model, shape.draft_max > 0, plan.host_embedding, progress)?;
-        let programs = Programs::new(&device, &shape, &weights, &memory)?;
+        let tuning = Tuning::built_in(device.capability());
+        let programs = Programs::new(&device, &shape, &weights, &memory, tuning)?;
         let consumed = vec![0; options.slots];
         Ok(Self {
             model,
@@ -93,9 +97,40 @@ impl CudaBackend {
             consumed,
             transfer: Transfer::new(&device)?,
             outgoing,
+            tuning: Chosen::built_in(&device),
             device,
-            _weights: weights,
+            weights,
         })
+    }
+
+    /// Chooses how the matmuls are shared out, by a self-test of at most about 0.3 s as `tune` says; what was measured is kept in the
+    /// file `cache`. A choice changes speed only. To be called before the first step.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn tune(&mut self, tune: Tune, cache: Option<&Path>) -> Result<(), BackendError> {
+        let ops = matmuls(&self.shape, &self.weights, &self.memory);
+        let chosen = Chosen::choose(&self.device, self.memory.of(Work::Table), &ops, tune, cache);
+        if chosen.tuning != self.tuning.tuning {
+            self.programs = Programs::new(&self.device, &self.shape, &self.weights, &self.memory, chosen.tuning)?;
+        }
+        self.tuning = chosen;
+        Ok(())
+    }
+
+    /// How the matmuls are shared out.
+    #[must_use]
+    pub fn tuning(&self) -> &Chosen {
+        &self.tuning
+    }
+
+    /// Times each kind of a step's matmuls with every way to share it out that the self-test tries. Disturbs nothing between steps.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn compare_tunings(&self, rows: &[u32], rounds: usize) -> Result<Vec<Compared>, BackendError> {
+        let ops = matmuls(&self.shape, &self.weights, &self.memory);
+        Ok(compare(&self.device, self.memory.of(Work::Table), &ops, rows, rounds)?)
     }
 
     /// Logits of the last step's first `rows` sampled rows, before penalties: rows x vocabulary. For comparisons.

@@ -4,10 +4,11 @@ use crate::args::{AttentionArgs, DeltaArgs, KvPool, NO_DRAFT, SampleArgs, Settle
 use crate::device::{Device, DeviceError};
 use crate::memory::{Memory, Shape, Work, splits};
 use crate::program::{
-    DeviceMatrix, EmbedArgs, MatmulArgs, MatmulJob, NormArgs, OpKind, PackArgs, PreviousArgs, Program, ProgramBuilder,
-    PromptEndArgs,
+    DeviceMatrix, EmbedArgs, MatmulArgs, MatmulJob, NormArgs, Op, OpKind, PackArgs, PreviousArgs, Program,
+    ProgramBuilder, PromptEndArgs,
 };
 use crate::table::{ROWS_OFFSET, Row};
+use crate::tuning::Tuning;
 use crate::weights::{DeviceBlock, DeviceDraftHead, DeviceMixer, Weights};
 
 /// What a pass's rows are.
@@ -46,8 +47,14 @@ struct Composer<'a> {
 }
 
 impl Programs {
-    pub(crate) fn new(device: &Device, shape: &Shape, weights: &Weights, memory: &Memory) -> Result<Self, DeviceError> {
-        let composer = || Composer { shape, weights, memory, ops: ProgramBuilder::default() };
+    pub(crate) fn new(
+        device: &Device,
+        shape: &Shape,
+        weights: &Weights,
+        memory: &Memory,
+        tuning: Tuning,
+    ) -> Result<Self, DeviceError> {
+        let composer = || Composer { shape, weights, memory, ops: ProgramBuilder::tuned(tuning) };
         let mut trunk = composer();
         trunk.trunk(Pass::Decode);
         let mut head = composer();
@@ -71,6 +78,15 @@ impl Programs {
             settle: settle.collect::<Result<_, _>>()?,
         })
     }
+}
+
+/// The matmuls of a step without drafts, in its order.
+pub(crate) fn matmuls(shape: &Shape, weights: &Weights, memory: &Memory) -> Vec<Op> {
+    let composer = || Composer { shape, weights, memory, ops: ProgramBuilder::default() };
+    let (mut trunk, mut head) = (composer(), composer());
+    trunk.trunk(Pass::Decode);
+    head.head();
+    trunk.ops.matmuls().chain(head.ops.matmuls()).collect()
 }
 
 impl Pass {

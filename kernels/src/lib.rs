@@ -13,6 +13,7 @@ pub mod repack;
 mod shares;
 pub mod table;
 mod transfer;
+pub mod tuning;
 mod upload;
 mod weights;
 

@@ -11,6 +11,7 @@ use crate::args::{AttentionArgs, KvFormat};
 use crate::device::{Buffer, Device, DeviceError};
 use crate::repack::WeightType;
 use crate::shares::share_out;
+use crate::tuning::Tuning;
 
 /// Matrices that one matmul op can multiply with the same input.
 pub const MAX_JOBS: usize = 4;
@@ -151,6 +152,18 @@ pub struct MatmulArgs {
     pub reserved: u32,
 }
 
+impl MatmulArgs {
+    fn jobs(&self) -> &[MatmulJob] {
+        &self.job[..self.jobs as usize]
+    }
+}
+
+impl MatmulJob {
+    fn weight_type(&self) -> WeightType {
+        WeightType::ALL[self.ty as usize]
+    }
+}
+
 /// Hidden states of the positions before the rows'.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
@@ -181,7 +194,7 @@ pub struct PromptEndArgs {
 
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C, align(16))]
-struct Op {
+pub(crate) struct Op {
     kind: u32,
     min_draft: u32,
     barrier: u32,
@@ -208,20 +221,37 @@ impl Op {
         bytemuck::from_bytes_mut(&mut bytemuck::cast_slice_mut(&mut self.args)[..size_of::<A>()])
     }
 
+    fn is_matmul(&self) -> bool {
+        self.kind == OpKind::Matmul as u32
+    }
+
     /// Where the shares of `blocks` blocks begin and end, in units (an output tile in one split of one job); zeros unless it is
-    /// a matmul. The largest share is as small as it can be, in bytes of weights and of what each part of a share costs.
-    fn shares(&self, blocks: u32) -> Vec<u32> {
-        if self.kind != OpKind::Matmul as u32 {
+    /// a matmul. The most costly share costs as little as it can.
+    pub(crate) fn shares(&self, blocks: u32, tuning: &Tuning) -> Vec<u32> {
+        if !self.is_matmul() {
             return vec![0; blocks as usize + 1];
         }
         let args: &MatmulArgs = self.args();
         let column_tiles = u64::from(args.inputs.div_ceil(256));
-        let runs = args.job[..args.jobs as usize].iter().flat_map(|job| {
-            let unit = column_tiles * WeightType::ALL[job.ty as usize].tile_bytes() as u64 / u64::from(job.splits);
+        let runs = args.jobs().iter().flat_map(|job| {
+            let unit = column_tiles * tuning.tile(job.weight_type()) / u64::from(job.splits);
             (0..job.splits).map(move |_| (job.outputs.div_ceil(16), unit))
         });
         let runs: Vec<(u32, u64)> = runs.collect();
-        share_out(&runs, blocks)
+        share_out(&runs, tuning.part.into(), blocks)
+    }
+
+    /// Of a matmul: its inputs, and type, outputs and splits of each matrix.
+    pub(crate) fn matmul_kind(&self) -> (u32, Vec<(u32, u32, u32)>) {
+        let args: &MatmulArgs = self.args();
+        (args.inputs, args.jobs().iter().map(|job| (job.ty, job.outputs, job.splits)).collect())
+    }
+
+    /// Bytes of a matmul's weights.
+    pub(crate) fn weight_bytes(&self) -> u64 {
+        let args: &MatmulArgs = self.args();
+        let tiles = |job: &MatmulJob| u64::from(args.inputs.div_ceil(256)) * u64::from(job.outputs.div_ceil(16));
+        args.jobs().iter().map(|job| tiles(job) * job.weight_type().tile_bytes() as u64).sum()
     }
 }
 
@@ -243,9 +273,27 @@ pub struct DeviceMatrix {
 pub struct ProgramBuilder {
     ops: Vec<Op>,
     min_draft: u32,
+    /// The table's where none is given.
+    tuning: Option<Tuning>,
 }
 
 impl ProgramBuilder {
+    /// One whose matmuls are shared out by these costs.
+    #[must_use]
+    pub fn tuned(tuning: Tuning) -> Self {
+        Self::of(Vec::new(), tuning)
+    }
+
+    /// The same, of these ops.
+    pub(crate) fn of(ops: Vec<Op>, tuning: Tuning) -> Self {
+        Self { ops, min_draft: 0, tuning: Some(tuning) }
+    }
+
+    /// The matmuls of decode rows that no step leaves out.
+    pub(crate) fn matmuls(self) -> impl Iterator<Item = Op> {
+        self.ops.into_iter().filter(|op| op.is_matmul() && op.min_draft == 0)
+    }
+
     /// Ops from here on are skipped in steps whose draft depth is lower.
     pub fn min_draft(&mut self, depth: u32) {
         self.min_draft = depth;
@@ -278,11 +326,12 @@ impl ProgramBuilder {
         let mut next = NO_OP;
         for (i, op) in self.ops.iter_mut().enumerate().rev() {
             op.next_matmul = next;
-            if op.kind == OpKind::Matmul as u32 {
+            if op.is_matmul() {
                 next = i as u32;
             }
         }
-        let shares: Vec<u32> = self.ops.iter().flat_map(|op| op.shares(device.blocks())).collect();
+        let tuning = self.tuning.unwrap_or_else(|| Tuning::built_in(device.capability()));
+        let shares: Vec<u32> = self.ops.iter().flat_map(|op| op.shares(device.blocks(), &tuning)).collect();
         let bytes = [bytemuck::cast_slice(&self.ops), bytemuck::cast_slice(&shares)].concat();
         let ops = device.upload(&bytes)?;
         let counter = device.allocate(4)?;

@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::device::{DeviceStatus, MemoryStatus};
+use crate::device::{DeviceStatus, MemoryStatus, TuningStatus};
 use crate::{EngineStatus, Health};
 
 /// The daemon at one moment.
@@ -46,6 +46,9 @@ pub struct DaemonStatus {
     pub model: Option<ModelStatus>,
     /// What was planned for the GPU's memory, if a GPU runs it.
     pub memory: Option<MemoryStatus>,
+    /// How the matmuls are shared out there.
+    #[serde(default)]
+    pub tuning: Option<TuningStatus>,
     /// That GPU.
     pub device: Option<DeviceStatus>,
     /// What is being done to load another model while this one serves.

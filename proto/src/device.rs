@@ -1,5 +1,7 @@
 //! The card that the model runs on, and where its memory goes.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// A card at one moment. What its driver doesn't tell is none.
@@ -25,6 +27,35 @@ pub struct DeviceStatus {
     pub clock: Option<u32>,
     /// Megahertz of its memory.
     pub memory_clock: Option<u32>,
+}
+
+/// How a GPU's matmuls are shared out among its blocks, which changes their speed only.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TuningStatus {
+    /// Where the choice comes from.
+    pub source: TuningSource,
+    /// What was chosen, for people.
+    pub name: String,
+    /// Percent of the time of those matmuls that it saves against what is built in; 0 for that itself.
+    pub faster_percent: f64,
+    /// Seconds that the self-test took.
+    pub seconds: f64,
+    /// Cycles that the start of a part of a share is taken to cost.
+    pub part_cycles: u32,
+    /// Cycles that a tile of weights of each type is taken to cost.
+    pub tile_cycles: BTreeMap<String, u32>,
+}
+
+/// Where a choice comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TuningSource {
+    /// The table by compute capability.
+    BuiltIn,
+    /// The self-test at this load.
+    Measured,
+    /// The self-test at an earlier one.
+    Cached,
 }
 
 /// The memory plan that the model was loaded by.

@@ -64,6 +64,12 @@ pub struct Cli {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub embedding: Option<String>,
 
+    /// Self-test of at most 0.3 s that chooses how matmuls are shared out among the GPU's processors; auto keeps what it chose in the state
+    /// directory and measures once for each GPU and model [default: auto]
+    #[arg(long, value_name = "WHEN", value_parser = PossibleValuesParser::new(["auto", "off", "again"]))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tune: Option<String>,
+
     /// Deepest draft, in tokens; 0 for none [default: 7]
     #[arg(long, value_name = "K")]
     #[serde(skip_serializing_if = "Option::is_none")]

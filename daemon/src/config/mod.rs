@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use openjet_engine::backend::KvType;
 use openjet_kernels::Embedding;
+use openjet_kernels::tuning::Tune;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use load::nearest;
@@ -75,6 +76,8 @@ pub struct Config {
     pub gpu_reserve_mib: Option<u64>,
     /// Where the embedding table lies when a GPU runs the model.
     pub embedding: Embedding,
+    /// Whether a self-test chooses how a GPU's matmuls are shared out.
+    pub tune: Tune,
     /// Deepest draft; 0 for none.
     pub draft: usize,
     /// Tokens of the pool that the agents share; without it the smaller of the model's limit and 131,072.
@@ -144,6 +147,7 @@ impl Default for Config {
             gpu_wait_s: None,
             gpu_reserve_mib: None,
             embedding: Embedding::Auto,
+            tune: Tune::Auto,
             draft: 7,
             ctx: None,
             kv: KvType::Q8_0,
@@ -190,6 +194,16 @@ impl Config {
     pub fn gpu_wait(&self) -> Duration {
         let under_systemd = std::env::var_os("NOTIFY_SOCKET").is_some();
         Duration::from_secs(self.gpu_wait_s.unwrap_or(if under_systemd { 60 } else { 0 }))
+    }
+
+    /// The state directory: the setting's, or the one that systemd gives.
+    #[must_use]
+    pub fn state(&self) -> Option<PathBuf> {
+        let given = || {
+            let all = std::env::var_os("STATE_DIRECTORY")?;
+            std::env::split_paths(&all).next().filter(|first| first.is_absolute())
+        };
+        self.state_dir.clone().or_else(given)
     }
 
     /// Bytes of host memory for conversations without a slot, and as many again for states of prompts.

@@ -9,8 +9,9 @@ use openjet_engine::backend::BackendOptions;
 use openjet_engine::model::Model;
 use openjet_kernels::device::Device;
 use openjet_kernels::plan::{CONTEXT_ESTIMATE, DISPLAY_RESERVE, Part, PlanOptions, plan, ways_out};
+use openjet_kernels::tuning::{Chosen, Source};
 use openjet_kernels::{CudaBackend, MemoryPlan};
-use openjet_proto::device::{MemoryPart, MemoryStatus};
+use openjet_proto::device::{MemoryPart, MemoryStatus, TuningSource, TuningStatus};
 
 use super::Progress;
 use crate::config::Config;
@@ -47,7 +48,11 @@ pub(super) fn plan_on(
     Ok(plan)
 }
 
-/// Loads `model` onto `device`. Returns the backend, how many bytes its end will give back, and the plan for people.
+/// Name of the file in the state directory that keeps what the self-test chose.
+const TUNING: &str = "tuning.json";
+
+/// Loads `model` onto `device`, and has it choose how its matmuls are shared out. Returns the backend, how many bytes its end will
+/// give back, and the plan for people.
 ///
 /// # Errors
 /// As [`plan_on`], or what the device says.
@@ -62,9 +67,27 @@ pub(super) fn load(
     let (name, before) = (model.config.name.clone(), device.free_bytes()?);
     tracing::info!("{name} on {}\n{plan}", device.describe());
     let mut loading = Loading::new(&name, progress);
-    let backend = CudaBackend::load(device.clone(), model, &plan, &mut |done, total| loading.moved(done, total))?;
+    let mut backend = CudaBackend::load(device.clone(), model, &plan, &mut |done, total| loading.moved(done, total))?;
     loading.bar.finish_and_clear();
+    backend.tune(config.tune, config.state().map(|state| state.join(TUNING)).as_deref())?;
+    tracing::info!("matmuls of {name} are shared out by {}", backend.tuning());
     Ok((backend, before.saturating_sub(device.free_bytes()?), told(&plan)))
+}
+
+/// What was chosen, for people who watch.
+pub(super) fn told_tuning(chosen: &Chosen) -> TuningStatus {
+    TuningStatus {
+        source: match chosen.source {
+            Source::BuiltIn => TuningSource::BuiltIn,
+            Source::Measured => TuningSource::Measured,
+            Source::Cached => TuningSource::Cached,
+        },
+        name: chosen.name.clone(),
+        faster_percent: 100.0 * chosen.gain,
+        seconds: chosen.seconds,
+        part_cycles: chosen.tuning.part,
+        tile_cycles: chosen.tiles().collect(),
+    }
 }
 
 /// A plan for people who watch.

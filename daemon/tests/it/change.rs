@@ -143,6 +143,9 @@ fn what_cannot_fit_is_refused_with_the_plan() {
     assert!(parts <= bytes(&fits["available"]));
     let loaded = control(&server.control, "GET", "/v1/status", "").json();
     assert_eq!(loaded["memory"]["parts"][0]["name"], fits["memory"]["parts"][0]["name"]);
+    // Its times say nothing of a GPU, so it was not measured.
+    assert_eq!(loaded["tuning"]["source"], "built_in");
+    assert!(loaded["tuning"]["tile_cycles"]["Q4_K"].as_u64().is_some_and(|cycles| cycles > 0), "{loaded}");
     assert_eq!(get(server.address, "/health").status, 200);
 }
 

@@ -21,6 +21,8 @@ fn status_and_agents() {
     assert_eq!(status.health, openjet_proto::Health::Ready);
     assert_eq!(status.model.unwrap().name, "openjet-tiny");
     assert_eq!(status.listen, server.address.to_string());
+    // The CPU shares nothing out.
+    assert_eq!(status.tuning, None);
     let agents = control(&server.control, "GET", "/v1/agents", "");
     let agents: Vec<openjet_proto::AgentStatus> = serde_json::from_value(agents.json()).unwrap();
     assert_eq!(agents.len(), status.engine.unwrap().agents.len());

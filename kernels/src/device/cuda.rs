@@ -128,6 +128,17 @@ impl Api for Cuda {
         format!("{name}, compute capability {major}.{minor}, {} SMs, {} MiB", self.blocks, memory >> 20)
     }
 
+    fn capability(&self) -> Option<(i32, i32)> {
+        Some(self.info.capability)
+    }
+
+    #[cfg(has_fatbin)]
+    fn code(&self) -> u64 {
+        let mut hash = std::hash::DefaultHasher::new();
+        std::hash::Hash::hash(FATBIN, &mut hash);
+        std::hash::Hasher::finish(&hash)
+    }
+
     fn blocks(&self) -> u32 {
         self.blocks
     }

@@ -30,6 +30,14 @@ pub struct DeviceError {
 /// Where a program runs and memory lies. Calls are done, or failed, on return, except copies on a queue.
 pub(crate) trait Api: Send + Sync {
     fn describe(&self) -> String;
+    /// Compute capability, of a GPU.
+    fn capability(&self) -> Option<(i32, i32)> {
+        None
+    }
+    /// What tells one version of the device code from another.
+    fn code(&self) -> u64 {
+        0
+    }
     fn blocks(&self) -> u32;
     fn shared_bytes(&self) -> usize;
     fn allocate(&self, bytes: usize) -> Result<u64, DeviceError>;
@@ -133,6 +141,16 @@ impl Device {
     #[must_use]
     pub fn describe(&self) -> String {
         self.0.describe()
+    }
+
+    /// Compute capability, of a GPU; the emulated device has none.
+    pub(crate) fn capability(&self) -> Option<(i32, i32)> {
+        self.0.capability()
+    }
+
+    /// What tells one version of the device code from another.
+    pub(crate) fn code(&self) -> u64 {
+        self.0.code()
     }
 
     /// Blocks of a launch.
