@@ -9,8 +9,8 @@ use crate::device::{Buffer, Device, DeviceError};
 use crate::program::{Op, Program, ProgramBuilder};
 use crate::repack::WeightType;
 
-/// Rows of the steps that count: one agent's, and those of four with three drafts each.
-pub(crate) const ROWS: [u32; 2] = [1, 16];
+/// Rows of the steps that count: one agent's, and those of six with three drafts each, as many as weights are read once for.
+const ROWS: [u32; 2] = [1, 24];
 
 /// After so long nothing is run again.
 const TIME: Duration = Duration::from_millis(300);
@@ -42,7 +42,7 @@ pub(crate) fn candidates(device: &Device, ops: &[Op]) -> Vec<Candidate> {
         (Limit::Memory, "tiles by memory"),
         (Limit::Decoding, "tiles by decoding"),
     ] {
-        for part in [pace.part / 3, pace.part, pace.part * 2] {
+        for part in [pace.part / 2, pace.part, pace.part * 2] {
             list.push(Candidate { name: format!("{words}, {part} cycles a part"), tuning: pace.tuning(limit, part) });
         }
     }

@@ -41,8 +41,8 @@ pub(crate) struct Pace {
     pub(crate) part: u32,
 }
 
-/// Only 9.0 was measured, on an H200. The others: what the fastest memory sold with that capability delivers (94% of its rate,
-/// as on the H200), by SMs and clock; the start of a part is waiting, as long everywhere.
+/// Only 9.0 was measured, on an H200. The others are predicted: what the memory of the card named delivers (94% of its rate, as on the
+/// H200), by SMs and clock; the start of a part takes as many cycles everywhere.
 const PACES: [Pace; 6] = [
     // A100
     Pace { capability: (8, 0), bytes: 126, part: PART },
@@ -57,26 +57,28 @@ const PACES: [Pace; 6] = [
     Pace { capability: (12, 0), bytes: 41, part: PART },
 ];
 
-/// 48 KB at the H200's pace.
-const PART: u32 = 2840;
+/// 5 us on the H200: at 24 rows an op whose blocks have one part takes that much beside its tiles, and the inputs with all their rows
+/// come to shared memory in two pieces for each part.
+const PART: u32 = 9900;
 
-/// Cycles of an SM to decode a tile and multiply it by 16 rows.
+/// Cycles of an SM to decode a tile and multiply it by 16 rows, measured on the H200 (`examples/tuning.rs`) and taken to be the same
+/// elsewhere; at 24 rows they are within a tenth of it.
 const DECODING: [u32; TYPES] = {
     let mut cycles = [0; TYPES];
-    cycles[WeightType::F32 as usize] = 600;
-    cycles[WeightType::F16 as usize] = 300;
-    cycles[WeightType::Q4_0 as usize] = 250;
-    cycles[WeightType::Q4_1 as usize] = 250;
-    cycles[WeightType::Q5_0 as usize] = 300;
-    cycles[WeightType::Q5_1 as usize] = 300;
-    cycles[WeightType::Q8_0 as usize] = 200;
-    cycles[WeightType::Q2_K as usize] = 300;
-    cycles[WeightType::Q3_K as usize] = 350;
-    cycles[WeightType::Q4_K as usize] = 180;
-    cycles[WeightType::Q5_K as usize] = 220;
-    cycles[WeightType::Q6_K as usize] = 260;
-    cycles[WeightType::IQ4_NL as usize] = 300;
-    cycles[WeightType::IQ4_XS as usize] = 300;
+    cycles[WeightType::F32 as usize] = 1200;
+    cycles[WeightType::F16 as usize] = 695;
+    cycles[WeightType::Q4_0 as usize] = 381;
+    cycles[WeightType::Q4_1 as usize] = 385;
+    cycles[WeightType::Q5_0 as usize] = 452;
+    cycles[WeightType::Q5_1 as usize] = 465;
+    cycles[WeightType::Q8_0 as usize] = 331;
+    cycles[WeightType::Q2_K as usize] = 444;
+    cycles[WeightType::Q3_K as usize] = 470;
+    cycles[WeightType::Q4_K as usize] = 230;
+    cycles[WeightType::Q5_K as usize] = 279;
+    cycles[WeightType::Q6_K as usize] = 327;
+    cycles[WeightType::IQ4_NL as usize] = 476;
+    cycles[WeightType::IQ4_XS as usize] = 516;
     cycles
 };
 
