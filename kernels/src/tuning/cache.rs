@@ -29,13 +29,19 @@ struct Entry {
 
 /// The choice for `key`. A file that can't be read is told of and taken for an empty one.
 pub(super) fn load(path: &Path, key: &str) -> Option<Chosen> {
-    read(path).into_iter().find(|entry| entry.key == key).map(|entry| entry.chosen)
+    let choices = parse(path).unwrap_or_else(|reason| {
+        tracing::warn!("{} is not used: {reason}", path.display());
+        Vec::new()
+    });
+    choices.into_iter().find(|entry| entry.key == key).map(|entry| entry.chosen)
 }
 
-/// Keeps the choice for `key` beside those for others. Whoever reads meanwhile sees the old file or the new one.
+/// Keeps the choice for `key` beside those for others, as far as they can be read. Whoever reads meanwhile sees the old file or the
+/// new one.
 pub(super) fn store(path: &Path, key: String, chosen: &Chosen) -> io::Result<()> {
     let mut choices = vec![Entry { key, chosen: chosen.clone() }];
-    let others = read(path).into_iter().filter(|entry| entry.key != choices[0].key).take(MOST - 1).collect::<Vec<_>>();
+    let others = parse(path).unwrap_or_default();
+    let others: Vec<_> = others.into_iter().filter(|entry| entry.key != choices[0].key).take(MOST - 1).collect();
     choices.extend(others);
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
@@ -45,16 +51,7 @@ pub(super) fn store(path: &Path, key: String, chosen: &Chosen) -> io::Result<()>
     std::fs::rename(&new, path).inspect_err(|_| drop(std::fs::remove_file(&new)))
 }
 
-fn read(path: &Path) -> Vec<Entry> {
-    match parse(path) {
-        Ok(choices) => choices,
-        Err(reason) => {
-            tracing::warn!("{} is not used, and written again: {reason}", path.display());
-            Vec::new()
-        }
-    }
-}
-
+/// What the file holds; nothing where there is none.
 fn parse(path: &Path) -> Result<Vec<Entry>, String> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,

@@ -74,15 +74,18 @@ impl Chosen {
     /// Chooses as `tune` says for a model whose step has the matmuls `ops`, and keeps what was measured in the file `cache`. `table` is
     /// the step table's buffer, and is written over. Where the self-test fails the table is taken.
     pub(crate) fn choose(device: &Device, table: &Buffer, ops: &[Op], tune: Tune, cache: Option<&Path>) -> Self {
-        let key = key(device, ops);
-        if tune == Tune::Auto
-            && let Some(chosen) = cache.and_then(|path| cache::load(path, &key))
-        {
-            return Self { source: Source::Cached, ..chosen };
-        }
-        // Times of a device that is no GPU say nothing of one.
-        if tune == Tune::Off || (tune == Tune::Auto && device.capability().is_none()) {
+        if tune == Tune::Off {
             return Self::built_in(device);
+        }
+        let key = key(device, ops);
+        if tune == Tune::Auto {
+            if let Some(chosen) = cache.and_then(|path| cache::load(path, &key)) {
+                return Self { source: Source::Cached, ..chosen };
+            }
+            // Times of a device that is no GPU say nothing of one.
+            if device.capability().is_none() {
+                return Self::built_in(device);
+            }
         }
         let chosen = match measure::choose(device, table, ops) {
             Ok(chosen) => chosen,
