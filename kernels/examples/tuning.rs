@@ -61,7 +61,7 @@ fn table(all: &[Compared], rows: &[u32]) {
     let mut names: Vec<&str> = Vec::new();
     all.iter().for_each(|one| {
         if !names.contains(&one.name.as_str()) {
-            names.push(&one.name)
+            names.push(&one.name);
         }
     });
     names.iter().enumerate().for_each(|(i, name)| println!("way {i}: {name}"));
