@@ -374,3 +374,23 @@ fn llama_cpp_13281_after_a_device_error_everybody_is_told_and_nobody_waits() {
     assert!(matches!(refused, RequestError::Unavailable(_)) && refused.to_string().contains("lost"), "{refused}");
     thread.join().unwrap();
 }
+
+#[test]
+fn who_hears_that_its_request_began_finds_it_in_the_status() {
+    let model = small();
+    let options = BackendOptions { slots: 2, pages: 16, kv: KvType::Q8_0, draft_max: 0 };
+    let before = |_: &Step<'_>| {
+        std::thread::sleep(Duration::from_millis(20));
+        Ok(())
+    };
+    let backend = CpuBackend::new(model.clone(), options).unwrap();
+    let backend = Hooked { backend, before, prompt_rows: 512, copied: Arc::default() };
+    let config = EngineConfig { agents: 2, draft: 0, lookup: false, ..EngineConfig::new(1024, 1024, Vec::new()) };
+    let (engine, _thread) = Engine::start(Box::new(backend), config).unwrap();
+    for i in 0..5 {
+        let mut running = engine.submit(request(&text(80 + i, 20), 3)).unwrap();
+        while !matches!(running.events.blocking_recv().unwrap(), Event::Started { .. }) {}
+        assert!(engine.status().agents.iter().any(|agent| agent.state != AgentState::Idle), "request {i}");
+        finish(running);
+    }
+}

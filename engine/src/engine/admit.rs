@@ -56,6 +56,8 @@ impl Worker {
             self.totals.prompt_tokens_cached += reused as u64;
             agent.begin(submission, &self.config, reused);
             self.go_on(i)?;
+            // Before its caller hears of it: whoever asks then finds it there.
+            self.publish();
             self.agents[i].tell_started();
             self.mark_branch(i);
         }
