@@ -165,8 +165,14 @@ impl Worker {
     /// Drops the oldest conversations on the shelf while they take too much of host memory.
     fn limit_shelf(&mut self) {
         while self.shelf.iter().map(Parked::bytes).sum::<usize>() > self.config.host_cache {
-            let Some(oldest) = self.shelf.pop_front() else { return };
-            self.let_go(oldest);
+            self.drop_parked(Place::Shelf, 0);
+        }
+    }
+
+    /// Drops the conversation at `entry` of a place.
+    pub(super) fn drop_parked(&mut self, place: Place, entry: usize) {
+        if let Some(parked) = self.among(place).remove(entry) {
+            self.let_go(parked);
         }
     }
 
@@ -235,10 +241,9 @@ impl Worker {
             None => nameless += 1,
         };
         self.shelf.iter().map(|p| &p.agent).filter(|a| matches(a)).for_each(&mut count);
-        let (gone, rest): (VecDeque<_>, VecDeque<_>) =
-            std::mem::take(&mut self.shelf).into_iter().partition(|p| matches(&p.agent));
-        self.shelf = rest;
-        gone.into_iter().for_each(|parked| self.let_go(parked));
+        while let Some(entry) = self.shelf.iter().position(|p| matches(&p.agent)) {
+            self.drop_parked(Place::Shelf, entry);
+        }
         for agent in self.agents.iter_mut().filter(|a| a.run.is_none() && a.consumed > 0 && matches(a)) {
             count(agent);
             forget(agent, &mut self.pages);

@@ -16,7 +16,7 @@ use super::agent::Agent;
 use super::keep::Copying;
 use super::pace::{ChunkRows, Pace};
 use super::pages::PagePool;
-use super::parked::Parked;
+use super::parked::{Parked, Place};
 use super::plan::{Part, plan};
 use super::prefix::PrefixTree;
 use super::queue::{OnDisk, Submission};
@@ -261,10 +261,9 @@ impl Worker {
     fn drop_cancelled(&mut self) -> Result<(), BackendError> {
         let before = self.queue.len() + self.parked.len();
         self.queue.retain(|s| !s.events.is_closed());
-        let (left, rest): (VecDeque<_>, VecDeque<_>) =
-            std::mem::take(&mut self.parked).into_iter().partition(Parked::cancelled);
-        self.parked = rest;
-        left.into_iter().for_each(|parked| self.let_go(parked));
+        while let Some(entry) = self.parked.iter().position(Parked::cancelled) {
+            self.drop_parked(Place::Parked, entry);
+        }
         let mut gone = before - self.queue.len() - self.parked.len();
         // From the end: agents that leave are the last ones, idle ones before them included.
         for i in (0..self.agents.len()).rev() {
