@@ -53,15 +53,7 @@ __device__ __forceinline__ void adjust_plain(const SampleArgs& a, uint32_t item,
         }
         if (adjusted) *reinterpret_cast<float4*>(adjusted + token) = make_float4(v[0], v[1], v[2], v[3]);
     }
-#pragma unroll
-    for (int o = 16; o; o >>= 1) {
-        const float v = __shfl_xor_sync(0xffffffffu, stats.max, o);
-        const uint32_t t = __shfl_xor_sync(0xffffffffu, stats.best, o);
-        if (better(v, t, stats.max, stats.best)) {
-            stats.max = v;
-            stats.best = t;
-        }
-    }
+    warp_best(stats.max, stats.best);
     stats.not_finite = __any_sync(0xffffffffu, bad) ? 1 : 0;
     if (lane_id() == 0) a.stats[item] = stats;
 }
@@ -170,9 +162,15 @@ __device__ __forceinline__ void op_sample_adjust(const SampleArgs& a, char* smem
     }
 }
 
-// One block for each (row, slice) of rows with a temperature. Lists keep the order of tokens.
+struct WeighShared {
+    uint64_t scratch[WARPS];
+    float speeds[WARPS];
+    uint32_t tokens[WARPS];
+};
+
+// One block for each (row, slice) of rows with a temperature: the likely tokens, or the fastest where all may be drawn.
 __device__ __forceinline__ void op_sample_weigh(const SampleArgs& a, char* smem, int, int block, int blocks) {
-    uint64_t* scratch = reinterpret_cast<uint64_t*>(smem);
+    WeighShared& s = *reinterpret_cast<WeighShared*>(smem);
     const uint32_t count = slices(a), rows = row_count(a);
     bool draws = false;
     for (uint32_t r = threadIdx.x; r < rows; r += THREADS) {
@@ -192,36 +190,68 @@ __device__ __forceinline__ void op_sample_weigh(const SampleArgs& a, char* smem,
         if (!(max > -INFINITY)) continue;
         const float* adjusted = adjusted_row(a, r);
         float logits[8];
-        uint64_t weight = 0, total;
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const uint32_t token = begin + threadIdx.x * 8 + i;
             logits[i] = token < end ? adjusted[token] : -INFINITY;
-            weight += weight_of(logits[i], max, segment.temperature);
         }
-        weight = block_sum_u64(weight, scratch);
-        // The widest range of which there is room for all.
-        uint64_t place;
-        float range = LIST_RANGE;
-        while (true) {
-            uint64_t listed = 0;
+        SliceStats& stats = a.stats[item];
+        if (draws_from_all(a, segment)) {
+            const Distribution d = all_tokens(segment, max);
+            float speed = 0.0f;
+            uint32_t drawn = 0xffffffffu;
+#pragma unroll 1
+            for (int i = 0; i < 8; i++) {
+                const uint32_t token = begin + threadIdx.x * 8 + i;
+                const float weight = kept_weight(d, logits[i], token);
+                if (!(weight > 0.0f)) continue;
+                const float this_speed = speed_of(weight, segment.seed, row.position + 1, token);
+                if (better(this_speed, token, speed, drawn)) {
+                    speed = this_speed;
+                    drawn = token;
+                }
+            }
+            block_best(speed, drawn, s.speeds, s.tokens);
+            if (threadIdx.x == 0) {
+                stats.speed = speed;
+                stats.drawn = drawn;
+            }
+            __syncthreads();
+            continue;
+        }
+        uint64_t weight = 0, place, total;
 #pragma unroll
-            for (int i = 0; i < 8; i++) listed += exponent(logits[i], max, segment.temperature) >= -range;
-            place = block_scan(listed, scratch, total);
-            if (total <= SLICE_LIST || range <= 0.0f) break;
-            range -= RANGE_STEP;
+        for (int i = 0; i < 8; i++) weight += weight_of(logits[i], max, segment.temperature);
+        weight = block_sum_u64(weight, s.scratch);
+        const auto count_within = [&](uint32_t range) {
+            uint64_t within = 0;
+#pragma unroll
+            for (int i = 0; i < 8; i++) within += exponent(logits[i], max, segment.temperature) >= -range_of(range);
+            place = block_scan(within, s.scratch, total);
+            return total <= SLICE_LIST;
+        };
+        // The widest range of which there is room for all.
+        uint32_t range = 0;
+        if (!count_within(0)) {
+            uint32_t narrow = RANGES;
+            while (range + 1 < narrow) {
+                const uint32_t middle = (range + narrow) / 2;
+                if (count_within(middle)) narrow = middle;
+                else range = middle;
+            }
+            range = narrow;
+            if (range < RANGES) count_within(range);
         }
-        const bool fits = total <= SLICE_LIST;
-        if (fits) {
+        if (range < RANGES) {
 #pragma unroll
             for (int i = 0; i < 8; i++)
-                if (exponent(logits[i], max, segment.temperature) >= -range)
+                if (exponent(logits[i], max, segment.temperature) >= -range_of(range))
                     a.candidates[(uint64_t)item * SLICE_LIST + place++] = {logits[i], begin + threadIdx.x * 8 + i};
         }
         if (threadIdx.x == 0) {
-            a.stats[item].weight = weight;
-            a.stats[item].listed = fits ? (uint32_t)total : 0;
-            a.stats[item].range = fits ? range : -1.0f;
+            stats.weight = weight;
+            stats.listed = range < RANGES ? (uint32_t)total : 0;
+            stats.range = range;
         }
         __syncthreads();
     }

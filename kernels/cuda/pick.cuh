@@ -51,11 +51,9 @@ __device__ __forceinline__ uint64_t nucleus(const Segment& segment, uint64_t who
     return wanted > 0 ? wanted : 1;
 }
 
-// Sets `threshold`, `limit` and `least` of `d`. `whole` is the weight of the row where all tokens compete.
+// Cuts `d`, which has all tokens, down to those of top-k and top-p. `whole` is the weight of all.
 template <class Source>
 __device__ void filter(Distribution& d, const Segment& segment, const Source& source, uint64_t whole, uint32_t vocab, uint64_t* scratch) {
-    d.threshold = LOWEST_ORDER + 1;
-    d.limit = 0xffffffffu;
     // The n-th of the tokens of order `threshold`, in ascending order, is the last one that is kept.
     const auto limit_ties = [&](uint64_t n, uint32_t limit_before) {
         const uint32_t threshold = d.threshold;
@@ -111,21 +109,20 @@ __device__ void filter(Distribution& d, const Segment& segment, const Source& so
             limit_ties((wanted - above + each - 1) / each, threshold == kept.threshold ? kept.limit : 0xffffffffu);
         }
     }
-    d.least = (uint64_t)ceilf(__fmul_rn(segment.min_p, WEIGHT_UNIT));
 }
 
 // The token that is drawn at a position, in every thread: each of those that are kept arrives after a time of its own,
 // exponentially distributed with its weight as the rate, and the first one is taken. `best` has weight 1.
 template <class Source>
 __device__ uint32_t draw(PickShared& s, const Distribution& d, const Source& source, uint64_t seed, uint32_t position, uint32_t best) {
-    float speed = __fdiv_rn(1.0f, arrival(uniform(seed, position, best)));
+    float speed = speed_of(1.0f, seed, position, best);
     uint32_t chosen = best;
     for (uint32_t i = threadIdx.x; i < source.count; i += THREADS) {
         const uint32_t token = source.token(i);
         const float weight = kept_weight(d, source.logits[i], token);
         // Even the earliest time is too late for most.
         if (!(weight > speed * EARLIEST)) continue;
-        const float this_speed = __fdiv_rn(weight, arrival(uniform(seed, position, token)));
+        const float this_speed = speed_of(weight, seed, position, token);
         if (better(this_speed, token, speed, chosen)) {
             speed = this_speed;
             chosen = token;
@@ -154,22 +151,21 @@ struct Lists {
 __device__ bool gather(PickShared& s, const SampleArgs& a, uint32_t r, const Segment& segment, float max, uint64_t whole, uint32_t& n) {
     const uint32_t count = slices(a);
     const Lists lists = {a.stats + (uint64_t)r * count, a.candidates + (uint64_t)r * count * SLICE_LIST, count, max, segment.temperature};
-    float range = LIST_RANGE;
+    uint32_t range = 0;
     n = 0;
     for (uint32_t slice = 0; slice < count; slice++) {
-        range = fminf(range, lists.stats[slice].range);
+        range = range > lists.stats[slice].range ? range : lists.stats[slice].range;
         n += lists.stats[slice].listed;
     }
-    const bool all = range == LIST_RANGE && n <= ROW_LIST;
-    while (!all && range >= 0.0f) {
+    const bool all = range == 0 && n <= ROW_LIST;
+    for (; !all && range < RANGES; range++) {
         uint64_t within = 0;
 #pragma unroll 4
-        for (uint32_t i = threadIdx.x; i < lists.places(); i += THREADS) within += lists.holds(i, range);
+        for (uint32_t i = threadIdx.x; i < lists.places(); i += THREADS) within += lists.holds(i, range_of(range));
         n = (uint32_t)block_sum_u64(within, s.scratch);
         if (n <= ROW_LIST) break;
-        range -= RANGE_STEP;
     }
-    if (range < 0.0f) return false;
+    if (range >= RANGES) return false;
     __syncthreads();
     if (all) {
         uint32_t at = 0;
@@ -185,7 +181,7 @@ __device__ bool gather(PickShared& s, const SampleArgs& a, uint32_t r, const Seg
         uint64_t before = 0, more;
         for (uint32_t first = 0; first < lists.places(); first += THREADS) {
             const uint32_t i = first + threadIdx.x;
-            const bool in = lists.holds(i, range);
+            const bool in = lists.holds(i, range_of(range));
             const uint64_t at = before + block_scan(in, s.scratch, more);
             if (in) {
                 s.logits[at] = lists.candidates[i].logit;
@@ -196,20 +192,30 @@ __device__ bool gather(PickShared& s, const SampleArgs& a, uint32_t r, const Seg
     }
     __syncthreads();
     if (segment.top_k > 0 && segment.top_k < a.vocab) return segment.top_k <= n;
-    // The lightest token that min-p keeps is listed; twice, for what rounding does.
-    if (segment.top_p >= 1.0f) return segment.min_p >= 2.0f * expf(-range);
     const uint64_t listed = sum_over(TokenList{s.logits, s.tokens, n}, s.scratch,
                                      [&](float logit, uint32_t) { return weight_of(logit, max, segment.temperature); });
     return listed >= nucleus(segment, whole);
+}
+
+// The token that is drawn where all may be: the fastest of the slices' fastest.
+__device__ __forceinline__ uint32_t fastest(const SampleArgs& a, uint32_t r) {
+    const SliceStats* stats = a.stats + (uint64_t)r * slices(a);
+    float speed = 0.0f;
+    uint32_t token = 0xffffffffu;
+    for (uint32_t i = lane_id(); i < slices(a); i += 32)
+        if (better(stats[i].speed, stats[i].drawn, speed, token)) {
+            speed = stats[i].speed;
+            token = stats[i].drawn;
+        }
+    warp_best(speed, token);
+    return token;
 }
 
 // Chooses a row's token from source.
 template <class Source>
 __device__ uint32_t choose(PickShared& s, const Source& source, const Segment& segment, float max, uint32_t best, uint64_t whole,
                            uint32_t vocab, uint32_t position) {
-    Distribution d;
-    d.temperature = segment.temperature;
-    d.max = max;
+    Distribution d = all_tokens(segment, max);
     filter(d, segment, source, whole, vocab, s.scratch);
     return draw(s, d, source, segment.seed, position, best);
 }
@@ -255,6 +261,7 @@ __device__ __forceinline__ void op_sample_pick(const SampleArgs& a, char* smem, 
         if (__any_sync(0xffffffffu, bad)) pick.flags = FLAG_NOT_FINITE;
         else if (!(max > -INFINITY)) pick.flags = FLAG_NOTHING_ALLOWED;
         else if (segment.temperature == 0.0f) pick.token = best;
+        else if (draws_from_all(a, segment)) pick.token = fastest(a, r);
         else if (gather(s, a, r, segment, max, whole, n))
             pick.token = choose(s, TokenList{s.logits, s.tokens, n}, segment, max, best, whole, a.vocab, row.position + 1);
         else

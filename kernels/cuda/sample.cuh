@@ -21,8 +21,10 @@ constexpr uint32_t MAX_SLICES = 128;
 // Likely tokens that are listed of a slice, and of a row.
 constexpr uint32_t SLICE_LIST = 256;
 constexpr uint32_t ROW_LIST = SLICE;
-// Tokens within this much of the best logit (divided by the temperature) are listed, or within as many steps less as leave room.
-constexpr float LIST_RANGE = 16.0f, RANGE_STEP = 2.0f;
+// Tokens within the first of these ranges of the best logit (divided by the temperature) are listed, or within the next for which
+// there is room: 16 and every half power of two below.
+constexpr uint32_t RANGES = 16;
+__device__ __forceinline__ float range_of(uint32_t range) { return (range & 1 ? 11.3137085f : 16.0f) / (float)(1u << (range >> 1)); }
 // Weights are counted in units of 2^-40.
 constexpr float WEIGHT_UNIT = 1099511627776.0f;
 
@@ -37,13 +39,15 @@ struct SliceStats {
     uint32_t raw_best;
     float raw_sum;
     uint32_t not_finite;
-    // Tokens that are listed: all within `range` of the row's best logit (divided by the temperature), which is below 0 where there
-    // was no room even for those that equal it.
+    // Tokens that are listed: all within this range; RANGES where there was room for none.
     uint32_t listed;
-    float range;
+    uint32_t range;
+    // Where no filter but min-p cuts anything off: the slice's fastest token, and how fast it is (draw).
+    float speed;
+    uint32_t drawn;
     uint64_t weight;
 };
-static_assert(sizeof(SliceStats) == 40);
+static_assert(sizeof(SliceStats) == 48);
 
 struct Candidate {
     float logit;
@@ -165,8 +169,8 @@ __device__ __forceinline__ bool better(float a, uint32_t a_token, float b, uint3
     return a > b || (a == b && a_token < b_token);
 }
 
-// The best of all threads' (value, token) in every thread.
-__device__ __forceinline__ void block_best(float& value, uint32_t& token, float* values, uint32_t* tokens) {
+// The best of a warp's (value, token) in every lane.
+__device__ __forceinline__ void warp_best(float& value, uint32_t& token) {
 #pragma unroll
     for (int o = 16; o; o >>= 1) {
         const float v = __shfl_xor_sync(0xffffffffu, value, o);
@@ -176,6 +180,10 @@ __device__ __forceinline__ void block_best(float& value, uint32_t& token, float*
             token = t;
         }
     }
+}
+// The best of all threads' in every thread.
+__device__ __forceinline__ void block_best(float& value, uint32_t& token, float* values, uint32_t* tokens) {
+    warp_best(value, token);
     __syncthreads();
     if (lane_id() == 0) {
         values[warp_id()] = value;
@@ -202,15 +210,7 @@ __device__ __forceinline__ void row_best(const SampleArgs& a, uint32_t r, float&
             max = stats[i].max;
             token = stats[i].best;
         }
-#pragma unroll
-    for (int o = 16; o; o >>= 1) {
-        const float v = __shfl_xor_sync(0xffffffffu, max, o);
-        const uint32_t t = __shfl_xor_sync(0xffffffffu, token, o);
-        if (better(v, t, max, token)) {
-            max = v;
-            token = t;
-        }
-    }
+    warp_best(max, token);
 }
 
 // Logarithm of a token's weight relative to the best one.
@@ -256,8 +256,21 @@ __device__ __forceinline__ float kept_weight(const Distribution& d, float logit,
     return expf(exponent(logit, d.max, d.temperature));
 }
 
+// A row's tokens before top-k and top-p.
+__device__ __forceinline__ Distribution all_tokens(const Segment& segment, float max) {
+    return {segment.temperature, max, LOWEST_ORDER + 1, 0xffffffffu, (uint64_t)ceilf(__fmul_rn(segment.min_p, WEIGHT_UNIT))};
+}
+// Whether top-k and top-p leave them all.
+__device__ __forceinline__ bool draws_from_all(const SampleArgs& a, const Segment& segment) {
+    return (segment.top_k == 0 || segment.top_k >= a.vocab) && segment.top_p >= 1.0f;
+}
+
 // When a token of weight 1 arrives: exponentially distributed, of a uniform number.
 __device__ __forceinline__ float arrival(float u) { return -log1pf(-fminf(u, 1.0f - 1.0f / 16777216.0f)); }
+// A token's speed: its weight as the rate over the time that it was given.
+__device__ __forceinline__ float speed_of(float weight, uint64_t seed, uint32_t position, uint32_t token) {
+    return __fdiv_rn(weight, arrival(uniform(seed, position, token)));
+}
 // A little less than the earliest of all times, 2^-33.
 constexpr float EARLIEST = 1.16e-10f;
 

@@ -226,7 +226,7 @@ pub struct SlotState {
 }
 
 /// Bytes of a slice's statistics, of a listed token and of a row's pick.
-pub const STATS_BYTES: usize = 40;
+pub const STATS_BYTES: usize = 48;
 /// See [`STATS_BYTES`].
 pub const CANDIDATE_BYTES: usize = 8;
 /// See [`STATS_BYTES`].

@@ -36,7 +36,7 @@ pub(crate) struct Candidate {
 /// The table's own first, then its variations, without those that share `ops` out like an earlier one.
 pub(crate) fn candidates(device: &Device, ops: &[Op]) -> Vec<Candidate> {
     let pace = Pace::of(device.capability());
-    let mut list = vec![Candidate { name: pace.name(), tuning: pace.tuning(Limit::Both, pace.part) }];
+    let mut list = vec![Candidate { name: pace.name(), tuning: pace.tuning(Limit::Memory, pace.part) }];
     for (limit, words) in [
         (Limit::Both, "tiles by memory or decoding"),
         (Limit::Memory, "tiles by memory"),
