@@ -30,41 +30,44 @@ __device__ __forceinline__ half2 as_half2(uint32_t u) { half2 h; memcpy(&h, &u, 
 __device__ __forceinline__ float low_float(uint32_t u) { return __low2float(as_half2(u)); }
 __device__ __forceinline__ float high_float(uint32_t u) { return __high2float(as_half2(u)); }
 
+// A weight tile or a place in one; where there is none, nothing is loaded and what comes is what stood there before. That takes no
+// branch, so the products of a tile stay one block of instructions, which the compiler can order.
+struct Place {
+    const char* p;
+    bool there;
+    __device__ __forceinline__ Place(const char* p, bool there = true) : p(p), there(there) {}
+    __device__ __forceinline__ Place operator+(int bytes) const { return {p + bytes, there}; }
+};
 // Weights: read once a step, so they must not push anything else out of L1. Never for memory that this kernel writes.
-__device__ __forceinline__ uint4 load_weights16(const void* p) {
+__device__ __forceinline__ void load_weights16(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d, Place t) {
 #ifdef OPENJET_HOST
-    uint4 r; memcpy(&r, p, 16); return r;
+    if (t.there) memcpy(&a, t.p, 4), memcpy(&b, t.p + 4, 4), memcpy(&c, t.p + 8, 4), memcpy(&d, t.p + 12, 4);
 #else
-    uint4 r;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3},[%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p));
-    return r;
+    asm volatile("{.reg .pred p; setp.ne.u32 p,%5,0; @p ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3},[%4];}"
+                 : "+r"(a), "+r"(b), "+r"(c), "+r"(d) : "l"(t.p), "r"((uint32_t)t.there));
 #endif
 }
-__device__ __forceinline__ uint2 load_weights8(const void* p) {
+__device__ __forceinline__ void load_weights8(uint32_t& a, uint32_t& b, Place t) {
 #ifdef OPENJET_HOST
-    uint2 r; memcpy(&r, p, 8); return r;
+    if (t.there) memcpy(&a, t.p, 4), memcpy(&b, t.p + 4, 4);
 #else
-    uint2 r;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0,%1},[%2];" : "=r"(r.x), "=r"(r.y) : "l"(p));
-    return r;
+    asm volatile("{.reg .pred p; setp.ne.u32 p,%3,0; @p ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0,%1},[%2];}"
+                 : "+r"(a), "+r"(b) : "l"(t.p), "r"((uint32_t)t.there));
 #endif
 }
-__device__ __forceinline__ uint32_t load_weights4(const void* p) {
+__device__ __forceinline__ void load_weights4(uint32_t& a, Place t) {
 #ifdef OPENJET_HOST
-    uint32_t r; memcpy(&r, p, 4); return r;
+    if (t.there) memcpy(&a, t.p, 4);
 #else
-    uint32_t r;
-    asm volatile("ld.global.nc.L1::no_allocate.u32 %0,[%1];" : "=r"(r) : "l"(p));
-    return r;
+    asm volatile("{.reg .pred p; setp.ne.u32 p,%2,0; @p ld.global.nc.L1::no_allocate.u32 %0,[%1];}" : "+r"(a) : "l"(t.p), "r"((uint32_t)t.there));
 #endif
 }
-__device__ __forceinline__ uint32_t load_weights2(const void* p) {
+// Two bytes, into the low half; the high one is zero.
+__device__ __forceinline__ void load_weights2(uint32_t& a, Place t) {
 #ifdef OPENJET_HOST
-    uint16_t r; memcpy(&r, p, 2); return r;
+    if (t.there) a = 0, memcpy(&a, t.p, 2);
 #else
-    uint16_t r;
-    asm volatile("ld.global.nc.L1::no_allocate.u16 %0,[%1];" : "=h"(r) : "l"(p));
-    return r;
+    asm volatile("{.reg .pred p; setp.ne.u32 p,%2,0; @p ld.global.nc.L1::no_allocate.u16 %0,[%1];}" : "+r"(a) : "l"(t.p), "r"((uint32_t)t.there));
 #endif
 }
 // (a & m) | o in one instruction.

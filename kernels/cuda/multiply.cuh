@@ -130,14 +130,14 @@ template <int N> __device__ __forceinline__ void zero(float (&acc)[N][4]) {
 template <class T> struct Refilled {
     typename T::Quad q[4];
     typename T::Scales s;
-    __device__ __forceinline__ void load(const char* t, int lane) {
+    __device__ __forceinline__ void load(Place t, int lane) {
 #pragma unroll
         for (int quad = 0; quad < 4; quad++) T::load_quad(q[quad], t, quad, lane);
         T::load_scales(s, t, lane);
     }
-    template <int N, bool Dynamic> __device__ __forceinline__ void multiply(float (&acc)[N][4], const char* x, int lane, int tiles, const char* next) {
+    template <int N, bool Dynamic> __device__ __forceinline__ void multiply(float (&acc)[N][4], const char* x, int lane, int tiles, Place next) {
         const typename T::Scales scales = s;
-        if (next) T::load_scales(s, next, lane);
+        T::load_scales(s, next, lane);
         Head head;
         if constexpr (folds_scales<T>) {
             uint4 b[N];
@@ -149,7 +149,7 @@ template <class T> struct Refilled {
 #pragma unroll
             for (int quad = 0; quad < 4; quad++) {
                 multiply_quad_folded<T, N, Dynamic>(acc, q[quad], x0[quad], x1[quad], quad, b, x, lane, tiles);
-                if (next) T::load_quad(q[quad], next, quad, lane);
+                T::load_quad(q[quad], next, quad, lane);
             }
             head = T::head(scales, lane);
         } else {
@@ -158,7 +158,7 @@ template <class T> struct Refilled {
 #pragma unroll
             for (int quad = 0; quad < 4; quad++) {
                 multiply_quad<T, N, Dynamic>(acc, q[quad], head, w0, w1, quad, x, lane, tiles);
-                if (next) T::load_quad(q[quad], next, quad, lane);
+                T::load_quad(q[quad], next, quad, lane);
             }
         }
         finish_tile<T, N, Dynamic>(acc, scales, head, x, lane, tiles);
@@ -171,14 +171,14 @@ template <class T> struct Streamed {
     typename T::Quad q;
     typename T::Scales s;
     const char* from;
-    __device__ __forceinline__ void load(const char* t, int lane) {
+    __device__ __forceinline__ void load(Place t, int lane) {
         if (!WIDE) T::load_quad(q, t, 0, lane);
         T::load_scales(s, t, lane);
-        from = t;
+        from = t.p;
     }
-    template <int N, bool Dynamic> __device__ __forceinline__ void multiply(float (&acc)[N][4], const char* x, int lane, int tiles, const char* next) {
+    template <int N, bool Dynamic> __device__ __forceinline__ void multiply(float (&acc)[N][4], const char* x, int lane, int tiles, Place next) {
         const typename T::Scales scales = s;
-        if (next) T::load_scales(s, next, lane);
+        T::load_scales(s, next, lane);
         const Head head = T::head(scales, lane);
         uint32_t w0 = T::word0(scales), w1 = T::word1(scales);
         uint4 b[N];
@@ -191,14 +191,14 @@ template <class T> struct Streamed {
             if (WIDE) T::load_quad(q, from, quad, lane);
             const typename T::Quad now = q;
             if (!WIDE && quad < 3) T::load_quad(q, from, quad + 1, lane);
-            else if (!WIDE && next) T::load_quad(q, next, 0, lane);
+            else if (!WIDE) T::load_quad(q, next, 0, lane);
             if constexpr (folds_scales<T>) {
                 multiply_quad_folded<T, N, Dynamic>(acc, now, of_quad(w0, lane, quad), of_quad(w1, lane, quad), quad, b, x, lane, tiles);
             } else {
                 multiply_quad<T, N, Dynamic>(acc, now, head, w0, w1, quad, x, lane, tiles);
             }
         }
-        from = next;
+        from = next.p;
         finish_tile<T, N, Dynamic>(acc, scales, head, x, lane, tiles);
     }
 };

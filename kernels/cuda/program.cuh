@@ -104,9 +104,9 @@ __device__ __forceinline__ void copy_op(Op& to, const Op* ops, const uint32_t* s
     if (thread == 16 || thread == 17) copy4(&to.from + (thread - 16), shares + (uint64_t)i * (gridDim.x + 1) + blockIdx.x + (thread - 16));
 }
 
-__device__ __forceinline__ void prepare_matmul(Running& running, const char* own) {
+__device__ __forceinline__ void prepare_matmul(Running& running, const char* own, int smem_bytes) {
     const MatmulArgs& args = *reinterpret_cast<const MatmulArgs*>(running.matmul.args);
-    list_parts(running.parts, args, header_word(own, args.rows), (int)running.matmul.from, (int)running.matmul.to);
+    list_parts(running.parts, args, header_word(own, args.rows), (int)running.matmul.from, (int)running.matmul.to, smem_bytes);
 }
 
 // `counter` is zero at the start. Behind the ops lie the blocks' shares of each.
@@ -122,6 +122,7 @@ __device__ __forceinline__ void run_program(const Op* ops, uint32_t count, const
         running.index = running.passed = 0;
         gate = {counter, 0};
     }
+    for (int i = thread; i < MAX_SUMS * WARPS; i += THREADS) arrivals_begin(running.parts.added[i], 1);
     if (thread < (int)sizeof(TableHeader) / 4) reinterpret_cast<uint32_t*>(&header)[thread] = table[thread];
     copy_op(running.op[0], ops, shares, 0, thread);
     const uint32_t first = ops->kind == OP_MATMUL ? 0 : ops->next_matmul;
@@ -129,7 +130,7 @@ __device__ __forceinline__ void run_program(const Op* ops, uint32_t count, const
     copy_commit();
     copy_wait<0>();
     __syncthreads();
-    if (thread == PREPARER && first != NO_OP) prepare_matmul(running, own);
+    if (thread == PREPARER && first != NO_OP) prepare_matmul(running, own, smem_bytes - RUNNING_BYTES);
     __syncthreads();
     while (reread(running.index) < count) {
         {
@@ -151,7 +152,7 @@ __device__ __forceinline__ void run_program(const Op* ops, uint32_t count, const
         }
         grid_arrive(counter, running.passed);
         if (threadIdx.x == 0) running.index = i + 1;
-        if (op.kind == OP_MATMUL && op.next_matmul != NO_OP && threadIdx.x == PREPARER) prepare_matmul(running, own);
+        if (op.kind == OP_MATMUL && op.next_matmul != NO_OP && threadIdx.x == PREPARER) prepare_matmul(running, own, smem_bytes - RUNNING_BYTES);
         const Op& next = running.op[(i + 1) & 1];
         if (i + 1 < count && passes_gate(next.kind) && next.min_draft <= header.draft_depth) {
             if (threadIdx.x == 0) gate.target = running.passed * gridDim.x;

@@ -5,7 +5,7 @@
 
 namespace openjet {
 
-struct ScalesFloat { float scale0, scale1; };
+struct ScalesFloat { uint32_t scale0, scale1; };                       // bits of f32
 template <int Planes> struct QuadFloat { uint4 w[Planes][4]; };
 
 template <int Planes> struct TileFloat {
@@ -13,18 +13,21 @@ template <int Planes> struct TileFloat {
     static constexpr bool BLOCK16 = false, OFFSET = false;
     using Quad = QuadFloat<Planes>;
     using Scales = ScalesFloat;
-    static __device__ __forceinline__ void load_quad(Quad& q, const char* t, int quad, int lane) {
+    static __device__ __forceinline__ void load_quad(Quad& q, Place t, int quad, int lane) {
 #pragma unroll
         for (int p = 0; p < Planes; p++) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) q.w[p][i] = load_weights16(t + p * 8192 + quad * 2048 + i * 512 + lane * 16);
+            for (int i = 0; i < 4; i++) {
+                uint4& w = q.w[p][i];
+                load_weights16(w.x, w.y, w.z, w.w, t + p * 8192 + quad * 2048 + i * 512 + lane * 16);
+            }
         }
     }
-    static __device__ __forceinline__ void load_scales(Scales& s, const char* t, int lane) {
-        s.scale0 = __uint_as_float(load_weights4(t + 8192 * Planes + (lane >> 2) * 4));
-        s.scale1 = __uint_as_float(load_weights4(t + 8192 * Planes + 32 + (lane >> 2) * 4));
+    static __device__ __forceinline__ void load_scales(Scales& s, Place t, int lane) {
+        load_weights4(s.scale0, t + 8192 * Planes + (lane >> 2) * 4);
+        load_weights4(s.scale1, t + 8192 * Planes + 32 + (lane >> 2) * 4);
     }
-    static __device__ __forceinline__ Head head(const Scales& s, int) { return {s.scale0, s.scale1, 0.0f, 0.0f}; }
+    static __device__ __forceinline__ Head head(const Scales& s, int) { return {__uint_as_float(s.scale0), __uint_as_float(s.scale1), 0.0f, 0.0f}; }
     static __device__ __forceinline__ void offset(const Scales&, uint32_t*) {}
     static __device__ __forceinline__ uint32_t word0(const Scales&) { return 0; }
     static __device__ __forceinline__ uint32_t word1(const Scales&) { return 0; }

@@ -57,10 +57,10 @@ struct Scaled45 {
 struct TileQ4_K : Scaled45 {
     static constexpr int BYTES = 2304;
     using Quad = Quad4;
-    static __device__ __forceinline__ void load_quad(Quad& q, const char* t, int quad, int lane) { load_nibbles(q.w, t, quad, lane); }
-    static __device__ __forceinline__ void load_scales(Scales& s, const char* t, int lane) {
-        s.h0 = load_weights4(t + 2048 + lane * 4);
-        s.h1 = load_weights4(t + 2176 + lane * 4);
+    static __device__ __forceinline__ void load_quad(Quad& q, Place t, int quad, int lane) { load_nibbles(q.w, t, quad, lane); }
+    static __device__ __forceinline__ void load_scales(Scales& s, Place t, int lane) {
+        load_weights4(s.h0, t + 2048 + lane * 4);
+        load_weights4(s.h1, t + 2176 + lane * 4);
     }
     static __device__ __forceinline__ void fragment(const Quad& q, int upper, int odd, uint32_t* a) { fragment4(q.w[upper * 2 + odd], a); }
     static __device__ __forceinline__ void folded(const Quad& q, uint32_t x0, uint32_t x1, int upper, uint32_t* a, uint32_t* c) {
@@ -73,13 +73,13 @@ struct TileQ4_K : Scaled45 {
 struct TileQ5_K : Scaled45 {
     static constexpr int BYTES = 2816;
     using Quad = Quad5;
-    static __device__ __forceinline__ void load_quad(Quad& q, const char* t, int quad, int lane) {
+    static __device__ __forceinline__ void load_quad(Quad& q, Place t, int quad, int lane) {
         load_nibbles(q.w, t, quad, lane);
-        q.b = load_bits(t + 2048, quad, lane);
+        load_bits(q.b, t + 2048, quad, lane);
     }
-    static __device__ __forceinline__ void load_scales(Scales& s, const char* t, int lane) {
-        s.h0 = load_weights4(t + 2560 + lane * 4);
-        s.h1 = load_weights4(t + 2688 + lane * 4);
+    static __device__ __forceinline__ void load_scales(Scales& s, Place t, int lane) {
+        load_weights4(s.h0, t + 2560 + lane * 4);
+        load_weights4(s.h1, t + 2688 + lane * 4);
     }
     static __device__ __forceinline__ void fragment(const Quad& q, int upper, int odd, uint32_t* a) {
         fragment5(q.w[upper * 2 + odd], q.b, upper, odd, a);
@@ -99,14 +99,14 @@ struct TileQ6_K {
     static constexpr bool BLOCK16 = true, OFFSET = true;
     using Quad = Quad6;
     using Scales = ScalesQ6_K;
-    static __device__ __forceinline__ void load_quad(Quad& q, const char* t, int quad, int lane) {
+    static __device__ __forceinline__ void load_quad(Quad& q, Place t, int quad, int lane) {
         load_nibbles(q.w, t, quad, lane);
         load_pairs(q.z, t + 2048, quad, lane);
     }
-    static __device__ __forceinline__ void load_scales(Scales& r, const char* t, int lane) {
-        r.s0 = load_weights4(t + 3072 + lane * 4);
-        r.s1 = load_weights4(t + 3200 + lane * 4);
-        r.d = load_weights4(t + 3328 + (lane >> 2) * 4);
+    static __device__ __forceinline__ void load_scales(Scales& r, Place t, int lane) {
+        load_weights4(r.s0, t + 3072 + lane * 4);
+        load_weights4(r.s1, t + 3200 + lane * 4);
+        load_weights4(r.d, t + 3328 + (lane >> 2) * 4);
     }
     static __device__ __forceinline__ Head head(const Scales& r, int) {
         const float d0 = low_float(r.d), d1 = high_float(r.d);
@@ -168,12 +168,12 @@ struct TileQ2_K {
     static constexpr bool BLOCK16 = true, OFFSET = true;
     using Quad = Quad2;
     using Scales = ScalesQ2_K;
-    static __device__ __forceinline__ void load_quad(Quad& q, const char* t, int quad, int lane) { load_pairs(q.z, t, quad, lane); }
-    static __device__ __forceinline__ void load_scales(Scales& r, const char* t, int lane) {
-        r.s0 = load_weights4(t + 1024 + lane * 4);
-        r.s1 = load_weights4(t + 1152 + lane * 4);
-        r.d0 = load_weights4(t + 1280 + (lane >> 2) * 4);
-        r.d1 = load_weights4(t + 1312 + (lane >> 2) * 4);
+    static __device__ __forceinline__ void load_quad(Quad& q, Place t, int quad, int lane) { load_pairs(q.z, t, quad, lane); }
+    static __device__ __forceinline__ void load_scales(Scales& r, Place t, int lane) {
+        load_weights4(r.s0, t + 1024 + lane * 4);
+        load_weights4(r.s1, t + 1152 + lane * 4);
+        load_weights4(r.d0, t + 1280 + (lane >> 2) * 4);
+        load_weights4(r.d1, t + 1312 + (lane >> 2) * 4);
     }
     static __device__ __forceinline__ Head head(const Scales& r, int) {
         return {low_float(r.d0) * (SUBNORMAL / 16), low_float(r.d1) * (SUBNORMAL / 256), high_float(r.d0) * -SUBNORMAL,
@@ -213,14 +213,14 @@ struct TileQ3_K {
     static constexpr bool BLOCK16 = true, OFFSET = true;
     using Quad = Quad3;
     using Scales = ScalesQ3_K;
-    static __device__ __forceinline__ void load_quad(Quad& q, const char* t, int quad, int lane) {
+    static __device__ __forceinline__ void load_quad(Quad& q, Place t, int quad, int lane) {
         load_pairs(q.z, t, quad, lane);
-        q.b = load_bits(t + 1024, quad, lane);
+        load_bits(q.b, t + 1024, quad, lane);
     }
-    static __device__ __forceinline__ void load_scales(Scales& r, const char* t, int lane) {
-        r.low = load_weights4(t + 1536 + lane * 4);
-        r.high = load_weights2(t + 1664 + lane * 2);
-        r.d = load_weights4(t + 1728 + (lane >> 2) * 4);
+    static __device__ __forceinline__ void load_scales(Scales& r, Place t, int lane) {
+        load_weights4(r.low, t + 1536 + lane * 4);
+        load_weights2(r.high, t + 1664 + lane * 2);
+        load_weights4(r.d, t + 1728 + (lane >> 2) * 4);
     }
     static __device__ __forceinline__ Head head(const Scales& r, int) {
         const float d0 = low_float(r.d), d1 = high_float(r.d);
@@ -265,8 +265,8 @@ struct TileIQ4_XS {
     static constexpr bool BLOCK16 = false, OFFSET = true;
     using Quad = Quad4;
     using Scales = ScalesIQ4_XS;
-    static __device__ __forceinline__ void load_quad(Quad& q, const char* t, int quad, int lane) { load_nibbles(q.w, t, quad, lane); }
-    static __device__ __forceinline__ void load_scales(Scales& r, const char* t, int lane) { r.s = load_weights4(t + 2048 + lane * 4); }
+    static __device__ __forceinline__ void load_quad(Quad& q, Place t, int quad, int lane) { load_nibbles(q.w, t, quad, lane); }
+    static __device__ __forceinline__ void load_scales(Scales& r, Place t, int lane) { load_weights4(r.s, t + 2048 + lane * 4); }
     static __device__ __forceinline__ Head head(const Scales& r, int lane) {
         uint32_t p = (r.s >> 12 & 0x000F000Fu) << (4 * (lane & 3));
         p |= __shfl_xor_sync(0xffffffffu, p, 1);
