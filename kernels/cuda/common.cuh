@@ -30,18 +30,46 @@ __device__ __forceinline__ half2 as_half2(uint32_t u) { half2 h; memcpy(&h, &u, 
 __device__ __forceinline__ float low_float(uint32_t u) { return __low2float(as_half2(u)); }
 __device__ __forceinline__ float high_float(uint32_t u) { return __high2float(as_half2(u)); }
 
-// A weight tile or a place in one; where there is none, nothing is loaded and what comes is what stood there before. That takes no
-// branch, so the products of a tile stay one block of instructions, which the compiler can order.
+// Weights: read once a step, so they must not push anything else out of L1. Never for memory that this kernel writes.
+__device__ __forceinline__ void load_weights16(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d, const char* t) {
+#ifdef OPENJET_HOST
+    memcpy(&a, t, 4), memcpy(&b, t + 4, 4), memcpy(&c, t + 8, 4), memcpy(&d, t + 12, 4);
+#else
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3},[%4];" : "=r"(a), "=r"(b), "=r"(c), "=r"(d) : "l"(t));
+#endif
+}
+__device__ __forceinline__ void load_weights8(uint32_t& a, uint32_t& b, const char* t) {
+#ifdef OPENJET_HOST
+    memcpy(&a, t, 4), memcpy(&b, t + 4, 4);
+#else
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0,%1},[%2];" : "=r"(a), "=r"(b) : "l"(t));
+#endif
+}
+__device__ __forceinline__ void load_weights4(uint32_t& a, const char* t) {
+#ifdef OPENJET_HOST
+    memcpy(&a, t, 4);
+#else
+    asm volatile("ld.global.nc.L1::no_allocate.u32 %0,[%1];" : "=r"(a) : "l"(t));
+#endif
+}
+// Two bytes, into the low half; the high one is zero.
+__device__ __forceinline__ void load_weights2(uint32_t& a, const char* t) {
+#ifdef OPENJET_HOST
+    a = 0, memcpy(&a, t, 2);
+#else
+    asm volatile("ld.global.nc.L1::no_allocate.u16 %0,[%1];" : "=r"(a) : "l"(t));
+#endif
+}
+// The same where there may be no tile: then nothing is loaded, and what stood there stays. That takes no branch, so the products of
+// a tile stay one block of instructions, which the compiler can order.
 struct Place {
     const char* p;
     bool there;
-    __device__ __forceinline__ Place(const char* p, bool there = true) : p(p), there(there) {}
     __device__ __forceinline__ Place operator+(int bytes) const { return {p + bytes, there}; }
 };
-// Weights: read once a step, so they must not push anything else out of L1. Never for memory that this kernel writes.
 __device__ __forceinline__ void load_weights16(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d, Place t) {
 #ifdef OPENJET_HOST
-    if (t.there) memcpy(&a, t.p, 4), memcpy(&b, t.p + 4, 4), memcpy(&c, t.p + 8, 4), memcpy(&d, t.p + 12, 4);
+    if (t.there) load_weights16(a, b, c, d, t.p);
 #else
     asm volatile("{.reg .pred p; setp.ne.u32 p,%5,0; @p ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0,%1,%2,%3},[%4];}"
                  : "+r"(a), "+r"(b), "+r"(c), "+r"(d) : "l"(t.p), "r"((uint32_t)t.there));
@@ -49,7 +77,7 @@ __device__ __forceinline__ void load_weights16(uint32_t& a, uint32_t& b, uint32_
 }
 __device__ __forceinline__ void load_weights8(uint32_t& a, uint32_t& b, Place t) {
 #ifdef OPENJET_HOST
-    if (t.there) memcpy(&a, t.p, 4), memcpy(&b, t.p + 4, 4);
+    if (t.there) load_weights8(a, b, t.p);
 #else
     asm volatile("{.reg .pred p; setp.ne.u32 p,%3,0; @p ld.global.nc.L1::no_allocate.L2::128B.v2.u32 {%0,%1},[%2];}"
                  : "+r"(a), "+r"(b) : "l"(t.p), "r"((uint32_t)t.there));
@@ -57,15 +85,14 @@ __device__ __forceinline__ void load_weights8(uint32_t& a, uint32_t& b, Place t)
 }
 __device__ __forceinline__ void load_weights4(uint32_t& a, Place t) {
 #ifdef OPENJET_HOST
-    if (t.there) memcpy(&a, t.p, 4);
+    if (t.there) load_weights4(a, t.p);
 #else
     asm volatile("{.reg .pred p; setp.ne.u32 p,%2,0; @p ld.global.nc.L1::no_allocate.u32 %0,[%1];}" : "+r"(a) : "l"(t.p), "r"((uint32_t)t.there));
 #endif
 }
-// Two bytes, into the low half; the high one is zero.
 __device__ __forceinline__ void load_weights2(uint32_t& a, Place t) {
 #ifdef OPENJET_HOST
-    if (t.there) a = 0, memcpy(&a, t.p, 2);
+    if (t.there) load_weights2(a, t.p);
 #else
     asm volatile("{.reg .pred p; setp.ne.u32 p,%2,0; @p ld.global.nc.L1::no_allocate.u16 %0,[%1];}" : "+r"(a) : "l"(t.p), "r"((uint32_t)t.there));
 #endif

@@ -130,7 +130,7 @@ template <int N> __device__ __forceinline__ void zero(float (&acc)[N][4]) {
 template <class T> struct Refilled {
     typename T::Quad q[4];
     typename T::Scales s;
-    __device__ __forceinline__ void load(Place t, int lane) {
+    __device__ __forceinline__ void load(const char* t, int lane) {
 #pragma unroll
         for (int quad = 0; quad < 4; quad++) T::load_quad(q[quad], t, quad, lane);
         T::load_scales(s, t, lane);
@@ -171,10 +171,10 @@ template <class T> struct Streamed {
     typename T::Quad q;
     typename T::Scales s;
     const char* from;
-    __device__ __forceinline__ void load(Place t, int lane) {
+    __device__ __forceinline__ void load(const char* t, int lane) {
         if (!WIDE) T::load_quad(q, t, 0, lane);
         T::load_scales(s, t, lane);
-        from = t.p;
+        from = t;
     }
     template <int N, bool Dynamic> __device__ __forceinline__ void multiply(float (&acc)[N][4], const char* x, int lane, int tiles, Place next) {
         const typename T::Scales scales = s;

@@ -1,7 +1,7 @@
 // y = W x for the rows of a prompt's pass, many at a time.
 //
 // Inputs come as prompt rows (prompt_rows.cuh).
-// A unit is 256 outputs x 128 rows in one split: a warp decodes 16 of the outputs to halves in registers, the rows stand in shared
+// A unit is 64 to 256 outputs x 128 rows in one split: a warp decodes 16 of the outputs to halves in registers, the rows stand in shared
 // memory for all warps, and four warps multiply together where the chip has wgmma. Weights become halves relative to the largest
 // scale of an output in 256 inputs; the sums move on from unit to unit of scale in f32. Nothing depends on how many rows there are.
 #pragma once
@@ -120,6 +120,7 @@ struct PromptUnit {
 // What of a matmul stands in shared memory before the stages.
 struct PromptState {
     PromptUnit unit;
+    int width;                           // output tiles of a unit
     Arrivals arrived[PROMPT_STAGES];
 };
 constexpr int PROMPT_STATE_BYTES = 128;
@@ -268,6 +269,19 @@ __device__ __noinline__ void multiply_prompt_unit(PromptState& state, char* smem
     }
 }
 
+// How many output tiles a unit has so that the blocks are done soonest; four warps go together, so a multiple of four. By a warp. A
+// unit of 12 tiles takes 0.89 times as long as one of 16: mostly a warp waits for its own instructions.
+__device__ __forceinline__ int unit_width(const MatmulArgs& args, int groups, int blocks) {
+    constexpr int BESIDE_TILES = 21;     // what else a unit takes, in tiles
+    const int width = 4 + 4 * (lane_id() & 3);
+    int units = 0;
+    for (uint32_t j = 0; j < args.jobs; j++) units += ((int)args.job[j].outputs + width * TILE_N - 1) / (width * TILE_N) * (int)args.job[j].splits;
+    int best = (units * groups + blocks - 1) / blocks * (width + BESIDE_TILES) * 32 + WARPS - width;
+    best = min(best, __shfl_xor_sync(0xffffffffu, best, 1));
+    best = min(best, __shfl_xor_sync(0xffffffffu, best, 2));
+    return WARPS - best % 32;
+}
+
 // Arguments as a decode matmul's, with prompt rows as input. Units that share weights run at the same time.
 __device__ __forceinline__ void op_matmul_prompt(const MatmulArgs& args, char* smem, int smem_bytes, int block, int blocks) {
     const int rows = header_word(smem, args.rows), groups = prompt_groups(rows);
@@ -283,22 +297,28 @@ __device__ __forceinline__ void op_matmul_prompt(const MatmulArgs& args, char* s
         fence_tiles(args.x_map);
         unit.before = unit.columns = 0;
     }
+    if (warp_id() == 0) {
+        const int width = unit_width(args, groups, blocks);
+        if (lane_id() == 0) state.width = width;
+    }
+    __syncthreads();
+    const int width = state.width;
     int item = block, before = 0;
     for (uint32_t j = 0; j < args.jobs; j++) {
         const MatmulJob& job = args.job[j];
-        const int tiles = ((int)job.outputs + TILE_N - 1) / TILE_N, sets = (tiles + WARPS - 1) / WARPS, splits = (int)job.splits;
+        const int tiles = ((int)job.outputs + TILE_N - 1) / TILE_N, sets = (tiles + width - 1) / width, splits = (int)job.splits;
         for (; item < before + sets * splits * groups; item += blocks) {
             if (threadIdx.x == 0) {
                 const int local = item - before, group = local % groups, set = local / groups % sets, split = local / groups / sets;
                 const int column0 = pieces * split / splits * PIECE_TILES;
                 const int column1 = min(pieces * (split + 1) / splits * PIECE_TILES, column_tiles);
-                const int tile = set * WARPS, row = group * PROMPT_GROUP;
+                const int tile = set * width, row = group * PROMPT_GROUP;
                 unit = {job.weights + ((size_t)tile * column_tiles + column0) * tile_bytes(job.type),
                         args.x,
                         args.x_map,
                         scales + row,
                         job.y + split * job.split_stride + (size_t)row * job.stride + tile * TILE_N,
-                        column_tiles, column1 - column0, min(WARPS, tiles - tile), (int)job.outputs - tile * TILE_N, (int)job.stride, rows - row,
+                        column_tiles, column1 - column0, min(width, tiles - tile), (int)job.outputs - tile * TILE_N, (int)job.stride, rows - row,
                         group * column_tiles + column0, unit.before + unit.columns};
             }
             fence_before_bulk();

@@ -183,19 +183,27 @@ fn a_rows_bits_do_not_depend_on_its_company() {
     for ty in
         [TensorType::Q4_K, TensorType::Q6_K, TensorType::Q8_0, TensorType::Q5_K, TensorType::F32, TensorType::IQ4_XS]
     {
-        let (outputs, inputs) = (40, 1280);
-        let bytes = random_weights(ty, outputs, inputs, &mut random);
-        let row = random.vector(inputs);
-        let mut alone: Option<Vec<u32>> = None;
-        for (rows, at) in [(1, 0), (5, 4), (9, 8), (24, 11), (30, 29), (72, 40)] {
-            let mut x = random.vector(rows * inputs);
-            x[at * inputs..(at + 1) * inputs].copy_from_slice(&row);
-            let case = Case { ty, outputs, inputs, rows, splits: 1 };
-            let y = multiply(&device, &case, &bytes, &x);
-            let bits: Vec<u32> = y[at * outputs..(at + 1) * outputs].iter().map(|v| v.to_bits()).collect();
-            let alone = alone.get_or_insert_with(|| bits.clone());
-            assert_eq!(*alone, bits, "{ty:?}: row {at} of {rows}");
-        }
+        assert_same_alone(&device, ty, 40, 1280, &mut random);
+    }
+    // So many outputs a block that shared memory holds the products of few rows' pieces, but of more rows only the outputs' sums.
+    let inputs = if device.shared_bytes() > 200 << 10 { 5120 } else { 1280 };
+    for ty in [TensorType::Q4_K, TensorType::Q6_K] {
+        assert_same_alone(&device, ty, device.blocks() as usize * 5 * 16 - 3, inputs, &mut random);
+    }
+}
+
+fn assert_same_alone(device: &Device, ty: TensorType, outputs: usize, inputs: usize, random: &mut Random) {
+    let bytes = random_weights(ty, outputs, inputs, random);
+    let row = random.vector(inputs);
+    let mut alone: Option<Vec<u32>> = None;
+    for (rows, at) in [(1, 0), (5, 4), (9, 8), (24, 11), (30, 29), (72, 40)] {
+        let mut x = random.vector(rows * inputs);
+        x[at * inputs..(at + 1) * inputs].copy_from_slice(&row);
+        let case = Case { ty, outputs, inputs, rows, splits: 1 };
+        let y = multiply(device, &case, &bytes, &x);
+        let bits: Vec<u32> = y[at * outputs..(at + 1) * outputs].iter().map(|v| v.to_bits()).collect();
+        let alone = alone.get_or_insert_with(|| bits.clone());
+        assert_eq!(*alone, bits, "{ty:?}, {outputs} x {inputs}: row {at} of {rows}");
     }
 }
 

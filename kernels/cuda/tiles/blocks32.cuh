@@ -7,7 +7,7 @@ namespace openjet {
 // Scales (d_j, d_{j+4}) of rows g and g+8 as two words; with minima, two more.
 template <bool Minima> struct Scales32 { uint32_t d0, d1, m0, m1; };
 
-template <bool Minima> __device__ __forceinline__ void load_scales32(Scales32<Minima>& s, Place p, int lane) {
+template <bool Minima, class From> __device__ __forceinline__ void load_scales32(Scales32<Minima>& s, From p, int lane) {
     load_weights4(s.d0, p + lane * 4);
     load_weights4(s.d1, p + 128 + lane * 4);
     if (Minima) {
@@ -47,8 +47,8 @@ template <bool Minima> struct TileQ4 : Scaled32<Minima, 8> {
     static constexpr int BYTES = Minima ? 2560 : 2304;
     using Quad = Quad4;
     using Scales = Scales32<Minima>;
-    static __device__ __forceinline__ void load_quad(Quad& q, Place t, int quad, int lane) { load_nibbles(q.w, t, quad, lane); }
-    static __device__ __forceinline__ void load_scales(Scales& s, Place t, int lane) { load_scales32(s, t + 2048, lane); }
+    template <class From> static __device__ __forceinline__ void load_quad(Quad& q, From t, int quad, int lane) { load_nibbles(q.w, t, quad, lane); }
+    template <class From> static __device__ __forceinline__ void load_scales(Scales& s, From t, int lane) { load_scales32(s, t + 2048, lane); }
     static __device__ __forceinline__ Head head(const Scales&, int) { return Scaled32<Minima, 8>::factors(SUBNORMAL, SUBNORMAL / 16); }
     static __device__ __forceinline__ void fragment(const Quad& q, int upper, int odd, uint32_t* a) { fragment4(q.w[upper * 2 + odd], a); }
 };
@@ -68,11 +68,11 @@ template <bool Minima> struct TileQ5 : Scaled32<Minima, 16> {
     static constexpr int BYTES = Minima ? 3072 : 2816;
     using Quad = Quad5;
     using Scales = Scales32<Minima>;
-    static __device__ __forceinline__ void load_quad(Quad& q, Place t, int quad, int lane) {
+    template <class From> static __device__ __forceinline__ void load_quad(Quad& q, From t, int quad, int lane) {
         load_nibbles(q.w, t, quad, lane);
         load_bits(q.b, t + 2048, quad, lane);
     }
-    static __device__ __forceinline__ void load_scales(Scales& s, Place t, int lane) { load_scales32(s, t + 2560, lane); }
+    template <class From> static __device__ __forceinline__ void load_scales(Scales& s, From t, int lane) { load_scales32(s, t + 2560, lane); }
     static __device__ __forceinline__ Head head(const Scales&, int) { return Scaled32<Minima, 16>::factors(SUBNORMAL, SUBNORMAL / 16); }
     static __device__ __forceinline__ void fragment(const Quad& q, int upper, int odd, uint32_t* a) {
         fragment5(q.w[upper * 2 + odd], q.b, upper, odd, a);
@@ -85,13 +85,13 @@ using TileQ5_1 = TileQ5<true>;
 struct TileQ8_0 : Scaled32<false, 128> {
     static constexpr int BYTES = 4352;
     using Quad = Quad8;
-    static __device__ __forceinline__ void load_quad(Quad& q, Place t, int quad, int lane) {
+    template <class From> static __device__ __forceinline__ void load_quad(Quad& q, From t, int quad, int lane) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             load_weights16(q.w[4 * i], q.w[4 * i + 1], q.w[4 * i + 2], q.w[4 * i + 3], t + quad * 1024 + i * 512 + lane * 16);
         }
     }
-    static __device__ __forceinline__ void load_scales(Scales& s, Place t, int lane) { load_scales32(s, t + 4096, lane); }
+    template <class From> static __device__ __forceinline__ void load_scales(Scales& s, From t, int lane) { load_scales32(s, t + 4096, lane); }
     static __device__ __forceinline__ Head head(const Scales&, int) { return factors(SUBNORMAL, SUBNORMAL); }
     static __device__ __forceinline__ void fragment(const Quad& q, int upper, int odd, uint32_t* a) {
         const uint32_t x = q.w[upper * 4 + odd * 2], y = q.w[upper * 4 + odd * 2 + 1];
@@ -119,8 +119,8 @@ __device__ __forceinline__ void fragment_iq4(uint32_t x, uint32_t* a) {
 struct TileIQ4_NL : Scaled32<false, 128> {
     static constexpr int BYTES = 2304;
     using Quad = Quad4;
-    static __device__ __forceinline__ void load_quad(Quad& q, Place t, int quad, int lane) { load_nibbles(q.w, t, quad, lane); }
-    static __device__ __forceinline__ void load_scales(Scales& s, Place t, int lane) { load_scales32(s, t + 2048, lane); }
+    template <class From> static __device__ __forceinline__ void load_quad(Quad& q, From t, int quad, int lane) { load_nibbles(q.w, t, quad, lane); }
+    template <class From> static __device__ __forceinline__ void load_scales(Scales& s, From t, int lane) { load_scales32(s, t + 2048, lane); }
     static __device__ __forceinline__ Head head(const Scales&, int) { return factors(SUBNORMAL, SUBNORMAL); }
     static __device__ __forceinline__ void fragment(const Quad& q, int upper, int odd, uint32_t* a) { fragment_iq4(q.w[upper * 2 + odd], a); }
 };

@@ -13,7 +13,7 @@ template <int Planes> struct TileFloat {
     static constexpr bool BLOCK16 = false, OFFSET = false;
     using Quad = QuadFloat<Planes>;
     using Scales = ScalesFloat;
-    static __device__ __forceinline__ void load_quad(Quad& q, Place t, int quad, int lane) {
+    template <class From> static __device__ __forceinline__ void load_quad(Quad& q, From t, int quad, int lane) {
 #pragma unroll
         for (int p = 0; p < Planes; p++) {
 #pragma unroll
@@ -23,7 +23,7 @@ template <int Planes> struct TileFloat {
             }
         }
     }
-    static __device__ __forceinline__ void load_scales(Scales& s, Place t, int lane) {
+    template <class From> static __device__ __forceinline__ void load_scales(Scales& s, From t, int lane) {
         load_weights4(s.scale0, t + 8192 * Planes + (lane >> 2) * 4);
         load_weights4(s.scale1, t + 8192 * Planes + 32 + (lane >> 2) * 4);
     }

@@ -57,8 +57,8 @@ struct Scaled45 {
 struct TileQ4_K : Scaled45 {
     static constexpr int BYTES = 2304;
     using Quad = Quad4;
-    static __device__ __forceinline__ void load_quad(Quad& q, Place t, int quad, int lane) { load_nibbles(q.w, t, quad, lane); }
-    static __device__ __forceinline__ void load_scales(Scales& s, Place t, int lane) {
+    template <class From> static __device__ __forceinline__ void load_quad(Quad& q, From t, int quad, int lane) { load_nibbles(q.w, t, quad, lane); }
+    template <class From> static __device__ __forceinline__ void load_scales(Scales& s, From t, int lane) {
         load_weights4(s.h0, t + 2048 + lane * 4);
         load_weights4(s.h1, t + 2176 + lane * 4);
     }
@@ -73,11 +73,11 @@ struct TileQ4_K : Scaled45 {
 struct TileQ5_K : Scaled45 {
     static constexpr int BYTES = 2816;
     using Quad = Quad5;
-    static __device__ __forceinline__ void load_quad(Quad& q, Place t, int quad, int lane) {
+    template <class From> static __device__ __forceinline__ void load_quad(Quad& q, From t, int quad, int lane) {
         load_nibbles(q.w, t, quad, lane);
         load_bits(q.b, t + 2048, quad, lane);
     }
-    static __device__ __forceinline__ void load_scales(Scales& s, Place t, int lane) {
+    template <class From> static __device__ __forceinline__ void load_scales(Scales& s, From t, int lane) {
         load_weights4(s.h0, t + 2560 + lane * 4);
         load_weights4(s.h1, t + 2688 + lane * 4);
     }
@@ -99,11 +99,11 @@ struct TileQ6_K {
     static constexpr bool BLOCK16 = true, OFFSET = true;
     using Quad = Quad6;
     using Scales = ScalesQ6_K;
-    static __device__ __forceinline__ void load_quad(Quad& q, Place t, int quad, int lane) {
+    template <class From> static __device__ __forceinline__ void load_quad(Quad& q, From t, int quad, int lane) {
         load_nibbles(q.w, t, quad, lane);
         load_pairs(q.z, t + 2048, quad, lane);
     }
-    static __device__ __forceinline__ void load_scales(Scales& r, Place t, int lane) {
+    template <class From> static __device__ __forceinline__ void load_scales(Scales& r, From t, int lane) {
         load_weights4(r.s0, t + 3072 + lane * 4);
         load_weights4(r.s1, t + 3200 + lane * 4);
         load_weights4(r.d, t + 3328 + (lane >> 2) * 4);
@@ -168,8 +168,8 @@ struct TileQ2_K {
     static constexpr bool BLOCK16 = true, OFFSET = true;
     using Quad = Quad2;
     using Scales = ScalesQ2_K;
-    static __device__ __forceinline__ void load_quad(Quad& q, Place t, int quad, int lane) { load_pairs(q.z, t, quad, lane); }
-    static __device__ __forceinline__ void load_scales(Scales& r, Place t, int lane) {
+    template <class From> static __device__ __forceinline__ void load_quad(Quad& q, From t, int quad, int lane) { load_pairs(q.z, t, quad, lane); }
+    template <class From> static __device__ __forceinline__ void load_scales(Scales& r, From t, int lane) {
         load_weights4(r.s0, t + 1024 + lane * 4);
         load_weights4(r.s1, t + 1152 + lane * 4);
         load_weights4(r.d0, t + 1280 + (lane >> 2) * 4);
@@ -213,11 +213,11 @@ struct TileQ3_K {
     static constexpr bool BLOCK16 = true, OFFSET = true;
     using Quad = Quad3;
     using Scales = ScalesQ3_K;
-    static __device__ __forceinline__ void load_quad(Quad& q, Place t, int quad, int lane) {
+    template <class From> static __device__ __forceinline__ void load_quad(Quad& q, From t, int quad, int lane) {
         load_pairs(q.z, t, quad, lane);
         load_bits(q.b, t + 1024, quad, lane);
     }
-    static __device__ __forceinline__ void load_scales(Scales& r, Place t, int lane) {
+    template <class From> static __device__ __forceinline__ void load_scales(Scales& r, From t, int lane) {
         load_weights4(r.low, t + 1536 + lane * 4);
         load_weights2(r.high, t + 1664 + lane * 2);
         load_weights4(r.d, t + 1728 + (lane >> 2) * 4);
@@ -265,8 +265,8 @@ struct TileIQ4_XS {
     static constexpr bool BLOCK16 = false, OFFSET = true;
     using Quad = Quad4;
     using Scales = ScalesIQ4_XS;
-    static __device__ __forceinline__ void load_quad(Quad& q, Place t, int quad, int lane) { load_nibbles(q.w, t, quad, lane); }
-    static __device__ __forceinline__ void load_scales(Scales& r, Place t, int lane) { load_weights4(r.s, t + 2048 + lane * 4); }
+    template <class From> static __device__ __forceinline__ void load_quad(Quad& q, From t, int quad, int lane) { load_nibbles(q.w, t, quad, lane); }
+    template <class From> static __device__ __forceinline__ void load_scales(Scales& r, From t, int lane) { load_weights4(r.s, t + 2048 + lane * 4); }
     static __device__ __forceinline__ Head head(const Scales& r, int lane) {
         uint32_t p = (r.s >> 12 & 0x000F000Fu) << (4 * (lane & 3));
         p |= __shfl_xor_sync(0xffffffffu, p, 1);

@@ -30,13 +30,13 @@ enum WeightType : uint32_t {
 constexpr float SUBNORMAL = 16777216.0f;   // 2^24: from subnormal halves back to integers
 
 // What a lane loads of a quad from planes of 4, 2 and 1 bits.
-__device__ __forceinline__ void load_nibbles(uint32_t (&w)[4], Place plane, int quad, int lane) {
+template <class From> __device__ __forceinline__ void load_nibbles(uint32_t (&w)[4], From plane, int quad, int lane) {
     load_weights16(w[0], w[1], w[2], w[3], plane + quad * 512 + lane * 16);
 }
-__device__ __forceinline__ void load_pairs(uint32_t (&z)[2], Place plane, int quad, int lane) {
+template <class From> __device__ __forceinline__ void load_pairs(uint32_t (&z)[2], From plane, int quad, int lane) {
     load_weights8(z[0], z[1], plane + quad * 256 + lane * 8);
 }
-__device__ __forceinline__ void load_bits(uint32_t& b, Place plane, int quad, int lane) { load_weights4(b, plane + quad * 128 + lane * 4); }
+template <class From> __device__ __forceinline__ void load_bits(uint32_t& b, From plane, int quad, int lane) { load_weights4(b, plane + quad * 128 + lane * 4); }
 
 // Nibbles; rows g+8 come times 16.
 __device__ __forceinline__ void fragment4(uint32_t x, uint32_t* a) {
