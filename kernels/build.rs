@@ -17,7 +17,7 @@ const ARCHS: &str = "80,86,89,90a,100,120";
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=cuda");
-    for name in ["OPENJET_NVCC", "OPENJET_CUDA_ARCHS", "CUDA_HOME"] {
+    for name in ["OPENJET_NVCC", "OPENJET_CUDA_ARCHS", "OPENJET_RACECHECK", "CUDA_HOME"] {
         println!("cargo:rerun-if-env-changed={name}");
     }
     println!("cargo:rustc-check-cfg=cfg(has_fatbin)");
@@ -96,6 +96,9 @@ fn build_fatbin(nvcc: &Path, out: &Path) -> Result<(), Box<dyn Error>> {
         "-o",
     ]);
     command.arg(&fatbin).arg("cuda/openjet.cu");
+    if env::var_os("OPENJET_RACECHECK").as_deref() == Some(OsStr::new("1")) {
+        command.arg("-DOPENJET_RACECHECK");
+    }
     let mut lowest = u32::MAX;
     for arch in archs.split(',').map(str::trim) {
         command.arg("-gencode").arg(format!("arch=compute_{arch},code=sm_{arch}"));

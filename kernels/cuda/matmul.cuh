@@ -74,7 +74,7 @@ __device__ __forceinline__ void list_parts(MatmulParts& parts, const MatmulArgs&
     for_parts(args, from, to, [&](const MatmulJob& job, int split, int tile0, int tile1, int column_tiles, int column0, int column1) {
         MatmulPart& p = parts.part[count++];
         p = {job.weights, job.y + split * job.split_stride, column_tiles, tile0, tile1, column0, column1, (int)job.outputs, (int)job.stride,
-             (int)job.type, rows, row_tiles(rows), 0, min(row_tiles(rows), ROW_TILES)};
+             (int)job.type, rows, row_tiles(rows), 0, min(row_tiles(rows), ROW_TILES), 0, 0, 0};
         if (rows) plan_part(p, smem_bytes);
     });
     parts.count = rows == 0 ? 0 : count;

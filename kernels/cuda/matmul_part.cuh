@@ -16,6 +16,13 @@ constexpr int ROW_TILES = 3;         // row tiles that are multiplied at a time
 constexpr int MAX_JOBS = 4;          // of an op
 constexpr int PRODUCT_BYTES = TILE_N * FRAGMENT_ROWS * 4;    // an output tile's product or sum, of one row tile
 constexpr int MAX_SUMS = 40;         // output tiles that have sums at a time
+// How many lanes of a warp say that it has added a product. One is enough, after a warp's barrier; but compute-sanitizer's racecheck
+// follows only what a lane says for itself, so a build for it has all of them say so.
+#ifdef OPENJET_RACECHECK
+constexpr int ARRIVING = 32;
+#else
+constexpr int ARRIVING = 1;
+#endif
 
 // The part of a job that one block does in one split: output tiles tile0 .. tile1, column tiles column0 .. column1.
 struct MatmulPart {
@@ -45,6 +52,11 @@ struct MatmulParts {
     // far from each other that one is taken for the other.
     Arrivals added[MAX_SUMS * WARPS];
 };
+
+// By all threads, before a block barrier, when the kernel begins.
+__device__ __forceinline__ void begin_parts(MatmulParts& parts) {
+    for (int i = (int)threadIdx.x; i < MAX_SUMS * WARPS; i += THREADS) arrivals_begin(parts.added[i], ARRIVING);
+}
 
 // By one thread, whenever the row tiles change.
 __device__ __forceinline__ void plan_part(MatmulPart& p, int smem_bytes) {
@@ -163,12 +175,18 @@ __device__ __forceinline__ void add_product(float4 (&v)[N], MatmulParts& parts, 
             if (!Dynamic || n < tiles) sum[n * 32] = v[n];
         }
         __syncwarp();
-        if (lane == 0) arrive(added[piece % WARPS]);
+        if (lane < ARRIVING) arrive(added[piece % WARPS]);
         return;
     }
     // Of each place an even number of phases, so that the next sum finds it as this one did; when all lanes have looked at it.
     __syncwarp();
-    if (lane < WARPS && ((piece + WARPS - 1 - lane) / WARPS & 1)) arrive(added[lane]);
+    if (ARRIVING == 1) {
+        if (lane < WARPS && ((piece + WARPS - 1 - lane) / WARPS & 1)) arrive(added[lane]);
+    } else {
+        for (int i = 0; i < WARPS; i++) {
+            if ((piece + WARPS - 1 - i) / WARPS & 1) arrive(added[i]);
+        }
+    }
 #pragma unroll
     for (int n = 0; n < N; n++) {
         if (!Dynamic || n < tiles) write_outputs(parts, p, v[n], n, tile, lane);

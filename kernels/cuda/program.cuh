@@ -122,7 +122,7 @@ __device__ __forceinline__ void run_program(const Op* ops, uint32_t count, const
         running.index = running.passed = 0;
         gate = {counter, 0};
     }
-    for (int i = thread; i < MAX_SUMS * WARPS; i += THREADS) arrivals_begin(running.parts.added[i], 1);
+    begin_parts(running.parts);
     if (thread < (int)sizeof(TableHeader) / 4) reinterpret_cast<uint32_t*>(&header)[thread] = table[thread];
     copy_op(running.op[0], ops, shares, 0, thread);
     const uint32_t first = ops->kind == OP_MATMUL ? 0 : ops->next_matmul;
