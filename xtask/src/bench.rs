@@ -19,7 +19,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if !env::has_gpu() && !asks_for_help {
         bail!("no NVIDIA GPU here: the bench measures one");
     }
-    let programs = Programs::find()?;
+    let programs = Programs::find(false)?;
     let mut bench = programs::with_files(&programs.bench);
     bench.current_dir(std::env::current_dir()?).env("OPENJET_COMMIT", &programs.commit).args(&args.bench);
     sh::run(&mut bench)

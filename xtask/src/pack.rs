@@ -66,7 +66,7 @@ struct Needed {
 pub(crate) fn run(args: &Args) -> Result<()> {
     ensure!(Pack::here()?.is_none(), "this is a pack already; a pack is made in a checkout");
     let folder = std::path::absolute(&args.folder)?;
-    let built = programs::build(&args.profile)?;
+    let built = programs::build(&args.profile, false)?;
     if folder.exists() {
         ensure!(
             folder.join(MANIFEST).is_file() || fs::read_dir(&folder)?.next().is_none(),

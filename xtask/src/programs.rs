@@ -24,13 +24,13 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    /// Those of the pack that this program is part of, else built by cargo.
-    pub(crate) fn find() -> Result<Self> {
+    /// Those of the pack that this program is part of, else built by cargo; `for_racecheck` as in [`build`].
+    pub(crate) fn find(for_racecheck: bool) -> Result<Self> {
         match Pack::here()? {
             Some(pack) => pack.programs(),
             None => {
                 setup::nvcc::install()?;
-                let built = build(RELEASE)?;
+                let built = build(RELEASE, for_racecheck)?;
                 let one = |name: &str| built.iter().find(|built| built.name == name).map(|built| built.file.clone());
                 Ok(Self {
                     tests: built.iter().filter(|b| b.is_test).map(|b| (b.name.clone(), b.file.clone())).collect(),
@@ -62,17 +62,21 @@ pub(crate) struct Built {
 
 /// Builds all that a machine with a GPU may want: the tests of the CUDA backend, the bench of the kernels, and the
 /// programs themselves. Two calls of cargo, since the first would build the device code for the CPU into the daemon.
-pub(crate) fn build(profile: &str) -> Result<Vec<Built>> {
+/// With `for_racecheck` the device code says what compute-sanitizer's racecheck would else not follow (matmul_part.cuh).
+pub(crate) fn build(profile: &str, for_racecheck: bool) -> Result<Vec<Built>> {
     let kernels = ["--package", "openjet-kernels", "--test", "gpu_*", "--example", BENCH];
     let programs = ["--package", "openjetd", "--package", "openjetctl", "--package", "xtask", "--bins"];
-    let mut built = cargo(profile, &kernels)?;
-    built.extend(cargo(profile, &programs)?);
+    let mut built = cargo(profile, for_racecheck, &kernels)?;
+    built.extend(cargo(profile, for_racecheck, &programs)?);
     built.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(built)
 }
 
-fn cargo(profile: &str, what: &[&str]) -> Result<Vec<Built>> {
+fn cargo(profile: &str, for_racecheck: bool, what: &[&str]) -> Result<Vec<Built>> {
     let mut build = sh::cargo();
+    if for_racecheck {
+        build.env("OPENJET_RACECHECK", "1");
+    }
     build.args(["build", "--locked", "--profile", profile, "--message-format", "json-render-diagnostics"]).args(what);
     let built = executables(&printed(&mut build)?);
     if built.is_empty() {

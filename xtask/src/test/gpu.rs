@@ -33,7 +33,7 @@ pub(super) fn run(log: &Log) -> Result<Report> {
     if !env::has_gpu() {
         return Ok(Report::Skipped("no NVIDIA GPU here".into()));
     }
-    let programs = Programs::find()?;
+    let programs = Programs::find(false)?;
     let synth = synthetic(&programs, log)?;
     let mut sum = Counts::default();
     for (name, file) in &programs.tests {
@@ -47,7 +47,7 @@ pub(super) fn alone(args: &GpuArgs) -> Result<Counts> {
     if !env::has_gpu() {
         bail!("no NVIDIA GPU here");
     }
-    let programs = Programs::find()?;
+    let programs = Programs::find(args.sanitize.iter().any(|tool| tool == "racecheck"))?;
     println!("Tests of the CUDA backend, built from {}:", programs.commit);
     let mut wanted = args.gpu.clone().unwrap_or_default();
     if wanted == [ALL] {
