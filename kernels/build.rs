@@ -1,7 +1,8 @@
 //! Compiles the device code to one fatbin, if nvcc is found; without it the crate is built without CUDA and says so.
 //!
 //! nvcc is looked for in `$OPENJET_NVCC`, `.tools/cuda` (where `cargo xtask setup nvcc` puts it), `$CUDA_HOME` and `$PATH`.
-//! `$OPENJET_CUDA_ARCHS` restricts the architectures (`90a` or `80,86`) for quick builds, or is `none` to leave CUDA out. The
+//! `$OPENJET_CUDA_ARCHS` restricts the architectures (`90a` or `80,86`) for quick builds, or is `none` to leave CUDA out;
+//! `$OPENJET_RACECHECK` being `1` makes code that compute-sanitizer's racecheck can follow, a little slower. The
 //! registers and spills of every kernel and function are written to `$OUT_DIR/kernels.txt`; spills beyond what a call saves
 //! fail the build.
 
