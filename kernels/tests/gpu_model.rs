@@ -147,7 +147,9 @@ fn golden_logits_and_texts() {
         let mut backend = cuda(&model, KvType::F16, 0);
         for prompt in json["prompts"].as_array().unwrap() {
             let tokens = tokens_of(&prompt["tokens"]);
-            if tokens.len() > 20 && !on_gpu() {
+            // The CPU is slow: there a short prompt, and one with rows for the prompts' own ops.
+            let few = tokens.len() <= 20 || (64..=110).contains(&tokens.len());
+            if !few && !on_gpu() {
                 continue;
             }
             let name_of_prompt = prompt["name"].as_str().unwrap();

@@ -16,7 +16,8 @@ pub(crate) struct GpuArgs {
     #[arg(long, value_name = "PROGRAM", num_args = 0..=1, require_equals = true, value_delimiter = ',',
           default_missing_value = ALL, conflicts_with = "only")]
     pub(super) gpu: Option<Vec<String>>,
-    /// Run them under compute-sanitizer's tools, one after the other; gpu_model alone unless programs are named.
+    /// Run them under compute-sanitizer's tools, one after the other; gpu_model alone unless programs are named. Racecheck
+    /// takes a build of its own, so from a pack it reports the sums of matmuls.
     #[arg(long, requires = "gpu", value_name = "TOOL", num_args = 0..=1, require_equals = true, value_delimiter = ',',
           default_missing_value = "memcheck,racecheck,synccheck,initcheck")]
     sanitize: Vec<String>,
