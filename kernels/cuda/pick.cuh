@@ -158,14 +158,24 @@ __device__ bool gather(PickShared& s, const SampleArgs& a, uint32_t r, const Seg
         n += lists.stats[slice].listed;
     }
     const bool all = range == 0 && n <= ROW_LIST;
-    for (; !all && range < RANGES; range++) {
-        uint64_t within = 0;
+    if (!all) {
+        const auto fits = [&](uint32_t range) {
+            uint64_t within = 0;
 #pragma unroll 4
-        for (uint32_t i = threadIdx.x; i < lists.places(); i += THREADS) within += lists.holds(i, range_of(range));
-        n = (uint32_t)block_sum_u64(within, s.scratch);
-        if (n <= ROW_LIST) break;
+            for (uint32_t i = threadIdx.x; i < lists.places(); i += THREADS) within += lists.holds(i, range_of(range));
+            n = (uint32_t)block_sum_u64(within, s.scratch);
+            return n <= ROW_LIST;
+        };
+        // The widest for which there is room.
+        uint32_t narrow = RANGES;
+        while (range < narrow) {
+            const uint32_t middle = (range + narrow) / 2;
+            if (fits(middle)) narrow = middle;
+            else range = middle + 1;
+        }
+        if (range == RANGES) return false;
+        fits(range);
     }
-    if (range >= RANGES) return false;
     __syncthreads();
     if (all) {
         uint32_t at = 0;
@@ -191,6 +201,7 @@ __device__ bool gather(PickShared& s, const SampleArgs& a, uint32_t r, const Seg
         }
     }
     __syncthreads();
+    if (range == 0) return true;
     if (segment.top_k > 0 && segment.top_k < a.vocab) return segment.top_k <= n;
     const uint64_t listed = sum_over(TokenList{s.logits, s.tokens, n}, s.scratch,
                                      [&](float logit, uint32_t) { return weight_of(logit, max, segment.temperature); });

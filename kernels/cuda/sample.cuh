@@ -22,10 +22,11 @@ constexpr uint32_t MAX_SLICES = 128;
 constexpr uint32_t SLICE_LIST = 256;
 constexpr uint32_t ROW_LIST = SLICE;
 // Tokens within the first of these ranges of the best logit (divided by the temperature) are listed, or within the next for which
-// there is room: 16 and every half power of two below.
-constexpr uint32_t RANGES = 16;
-__device__ __forceinline__ float range_of(uint32_t range) { return (range & 1 ? 11.3137085f : 16.0f) / (float)(1u << (range >> 1)); }
-// Weights are counted in units of 2^-40.
+// there is room: 32, beyond which no token has a weight, and every eighth power of two below, so that near a dense crowd of tokens
+// one still has enough and not too many.
+constexpr uint32_t RANGES = 64;
+__device__ __forceinline__ float range_of(uint32_t range) { return exp2f(5.0f - 0.125f * (float)range); }
+// Weights are counted in units of 2^-40: the smallest is above e^-28.
 constexpr float WEIGHT_UNIT = 1099511627776.0f;
 
 enum RowFlag : uint32_t { FLAG_NOT_FINITE = 1, FLAG_NOTHING_ALLOWED = 2 };
