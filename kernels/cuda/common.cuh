@@ -25,6 +25,8 @@ constexpr int MAX_SPLITS = 4;          // runs that a matrix's inputs are cut in
 __device__ __forceinline__ int lane_id() { return threadIdx.x & 31; }
 __device__ __forceinline__ int warp_id() { return threadIdx.x >> 5; }
 
+__device__ __forceinline__ float4 load4(const float* p) { return *reinterpret_cast<const float4*>(p); }
+__device__ __forceinline__ void store4(float* p, float a, float b, float c, float d) { *reinterpret_cast<float4*>(p) = make_float4(a, b, c, d); }
 __device__ __forceinline__ uint32_t bits(half2 h) { uint32_t u; memcpy(&u, &h, 4); return u; }
 __device__ __forceinline__ half2 as_half2(uint32_t u) { half2 h; memcpy(&h, &u, 4); return h; }
 __device__ __forceinline__ float low_float(uint32_t u) { return __low2float(as_half2(u)); }

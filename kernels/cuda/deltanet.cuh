@@ -1,12 +1,12 @@
 // Gated DeltaNet: convolution, gates and the delta rule of decode rows; what prompts share with them.
 //
-// op_deltanet_decode          decode rows: convolution, what the last step's rows left, the delta rule and the gated norm
-//                             (deltanet_decode.cuh)
+// op_deltanet_decode          decode rows: convolution, what the last step's rows left, the delta rule (deltanet_decode.cuh)
 // op_deltanet_keep            decode rows: keeps the convolution's inputs for the next step
 // op_deltanet_settle          takes in what is left without a step (before a state is saved)
 //
 // The state moves on by what was accepted, a step late: a step saves k, delta and decay of its rows; the next one applies
-// those that were accepted, in the same operations, writes the state once and goes on from it in registers.
+// those that were accepted, in the same operations, writes the state once and goes on from it in registers. The gated norm is where
+// the outputs become the next matmul's input (pack.cuh).
 #pragma once
 #include "slot.cuh"
 #include "warp.cuh"
@@ -45,30 +45,26 @@ struct DeltaArgs {
     uint64_t slot_stride;
     // Matrix products.
     const float* qkv;
-    const float* z;
     const float* alpha;
     const float* beta;
     // Prompts: convolved rows: queries, keys, values. Rows x channels.
     float* mixed;
-    // Rows x value heads x 128.
+    // Rows x value heads x 128, before the norm.
     float* out;
     // Channels x TAPS, oldest first.
     const float* conv;
     const float* dt_bias;
     const float* a;
-    const float* norm;
     // Prompts: for each (chunk, value head) what op_deltanet_chunks leaves for op_deltanet_scan.
     float* chunks;
     DeltaLayout layout;
     uint32_t qkv_width;
-    uint32_t z_width;
     // Of alpha and beta.
     uint32_t gate_width;
     uint32_t out_width;
-    float eps;
     uint32_t reserved;
 };
-static_assert(sizeof(DeltaArgs) == 160);
+static_assert(sizeof(DeltaArgs) == 136);
 
 __device__ __forceinline__ float* slot_state(const DeltaArgs& a, uint32_t slot) { return a.state + slot * a.slot_stride; }
 
@@ -85,9 +81,6 @@ __device__ __forceinline__ void finish_head(float (&y)[4], uint32_t head, uint32
 #pragma unroll
     for (int e = 0; e < 4; e++) y[e] *= inverse;
 }
-
-__device__ __forceinline__ float4 load4(const float* p) { return *reinterpret_cast<const float4*>(p); }
-__device__ __forceinline__ void store4(float* p, float a, float b, float c, float d) { *reinterpret_cast<float4*>(p) = make_float4(a, b, c, d); }
 
 // One tap of four channels' convolution.
 __device__ __forceinline__ void add_tap(float (&y)[4], const float (&w)[4][TAPS], int tap, float4 x) {
@@ -128,7 +121,7 @@ __device__ __forceinline__ float4 convolution_input(const DeltaArgs& a, uint32_t
 }
 
 // One warp for each (segment, 128 channels): keeps the inputs of the rows, and of those before them that the next step may need.
-// After op_deltanet_decode, which reads what is written over here; by the last blocks, since the first ones pack meanwhile.
+// After op_deltanet_decode, which reads what is written over here; by the last blocks, since the first ones have other work then.
 __device__ __forceinline__ void op_deltanet_keep(const DeltaArgs& a, char* smem, int, int block, int blocks) {
     const uint32_t channels = a.layout.channels(), heads = channels / STATE_DIM;
     const uint32_t segments = header_word(smem, HEADER_SEGMENTS);
@@ -230,15 +223,6 @@ __device__ __forceinline__ void replay(HeadState& state, const float* base, cons
 // Logarithm of the decay of a row's value head.
 __device__ __forceinline__ float log_decay(const DeltaArgs& a, uint32_t row, uint32_t head) {
     return a.a[head] * softplus(a.alpha[(uint64_t)row * a.gate_width + head] + a.dt_bias[head]);
-}
-
-// RMS norm of a head's output, then the gate: `x`, `w` and `z` are a lane's 4 of 128 outputs, weights and gates.
-__device__ __forceinline__ void gated_norm(const DeltaArgs& a, float4 x, float4 w, float4 z, uint32_t row, uint32_t head) {
-    const int e = 4 * lane_id();
-    const float squares = warp_sum(fmaf(x.w, x.w, fmaf(x.z, x.z, fmaf(x.y, x.y, x.x * x.x))));
-    const float inverse = 1.0f / sqrtf(fmaf(squares, 1.0f / STATE_DIM, a.eps));
-    store4(a.out + (uint64_t)row * a.out_width + head * STATE_DIM + e, x.x * inverse * w.x * silu(z.x), x.y * inverse * w.y * silu(z.y),
-           x.z * inverse * w.z * silu(z.z), x.w * inverse * w.w * silu(z.w));
 }
 
 // One slot's state of all layers, to be brought up to what was accepted.

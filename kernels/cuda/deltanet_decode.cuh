@@ -121,20 +121,18 @@ struct DeltaRows {
 // Bytes of a value head's state.
 constexpr int HEAD_BYTES = STATE_DIM * STATE_DIM * 4;
 
-// One block for each (segment, value head). Shared memory: what DeltaRows takes, and 520 bytes a row that a segment can have; with as
+// One block for each (segment, value head). Shared memory: what DeltaRows takes, and 8 bytes a row that a segment can have; with as
 // much again and HEAD_BYTES, an item comes while the one before it is worked on, and the first one begins to
 // before the gate is passed.
 __device__ __forceinline__ void op_deltanet_decode(const DeltaArgs& a, char* smem, int smem_bytes, int block, int blocks) {
     const DeltaLayout& l = a.layout;
-    float* outputs = reinterpret_cast<float*>(smem);             // [row][128]
-    float* gates = outputs + l.rows * STATE_DIM;                 // [row][decay, strength]
-    char* places = smem + (l.rows * (STATE_DIM + 2) * 4 + 15) / 16 * 16;
+    float* gates = reinterpret_cast<float*>(smem);               // [row][decay, strength]
+    char* places = smem + (l.rows * 2 * 4 + 15) / 16 * 16;
     const int place = DeltaRows::bytes(l.rows);
     const bool ahead = smem_bytes >= places - smem + 2 * place + HEAD_BYTES;
     char* fetched = places + 2 * place;
     const uint32_t heads = l.value_heads, items = header_word(smem, HEADER_SEGMENTS) * heads;
     auto own = [&](const DeltaItem& item) { return slot_state(a, item.slot()) + l.memory() + (uint64_t)item.head() * STATE_DIM * STATE_DIM; };
-    const float4 norm = load4(a.norm + 4 * lane_id());
     // `item` is here or on its way, `next` is asked for: where there is room for both, before `item` is worked on, else in a round of
     // its own.
     DeltaItem item = {}, next(a, block, items);
@@ -173,8 +171,6 @@ __device__ __forceinline__ void op_deltanet_decode(const DeltaArgs& a, char* sme
             gates[2 * i] = expf(shared.scalars[3 * l.rows] * softplus(shared.scalars[i] + shared.scalars[3 * l.rows + 1]));
             gates[2 * i + 1] = sigmoid(shared.scalars[l.rows + i]);
         }
-        float4 z = {};
-        if (warp_id() < (int)rows) z = load4(a.z + (uint64_t)(now.first_row() + warp_id()) * a.z_width + head * STATE_DIM + 4 * lane_id());
         shared.convolve(l, rows);
         __syncthreads();
 #pragma unroll 1
@@ -187,6 +183,7 @@ __device__ __forceinline__ void op_deltanet_decode(const DeltaArgs& a, char* sme
         }
         if (pending) state.store(own(now));
         float* deltas = base + l.deltas() + (uint64_t)head * STATE_DIM;
+        float* outputs = a.out + (uint64_t)now.first_row() * a.out_width + head * STATE_DIM;
 #pragma unroll 1
         for (uint32_t i = 0; i < rows; i++) {
             const float decay = gates[2 * i], strength = gates[2 * i + 1];
@@ -213,18 +210,15 @@ __device__ __forceinline__ void op_deltanet_decode(const DeltaArgs& a, char* sme
                 // Of the decayed state; the output sees the updated one: (decay S + k delta) q.
                 delta[c] = strength * fmaf(-decay, sk[c], value[HeadState::column(c)]);
                 if ((lane_id() & 7) == 0) {
-                    outputs[i * STATE_DIM + HeadState::column(c)] = fmaf(kq, delta[c], __fmul_rn(decay, sq[c]));
+                    outputs[(uint64_t)i * a.out_width + HeadState::column(c)] = fmaf(kq, delta[c], __fmul_rn(decay, sq[c]));
                     deltas[(uint64_t)i * heads * STATE_DIM + HeadState::column(c)] = delta[c];
                 }
             }
             if (i + 1 < rows) state.advance(decay, k, delta);
         }
-        __syncthreads();
 #pragma unroll 1
         for (uint32_t i = warp_id(); i < rows; i += WARPS) {
             const int e = 4 * lane_id();
-            if (i >= WARPS) z = load4(a.z + (uint64_t)(now.first_row() + i) * a.z_width + head * STATE_DIM + e);
-            gated_norm(a, load4(outputs + i * STATE_DIM + e), norm, z, now.first_row() + i, head);
             if (head < l.key_heads)
                 *reinterpret_cast<float4*>(base + l.keys() + ((uint64_t)((now.parity() ^ 1) * l.rows + i) * l.key_heads + head) * STATE_DIM + e) =
                     load4(shared.row(1, i, rows) + e);

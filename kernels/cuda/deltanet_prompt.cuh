@@ -3,7 +3,7 @@
 // op_deltanet_convolve_prompt  convolution, SiLU, normalised queries and keys, all rows in parallel
 // op_deltanet_chunks           what a chunk alone decides, all chunks in parallel
 // op_deltanet_scan             chunk after chunk over the state
-// op_deltanet_finish           gated norm, and the convolution's history
+// op_deltanet_finish           the convolution's history
 //
 // With c_i the running sum of log decays in a chunk, A_ij = beta_i (k_i k_j) e^(c_i - c_j) for j < i:
 // (I + A) U = diag(beta) V, (I + A) W = diag(beta e^c) K; D = U - W S, O_i = e^(c_i) q_i S + sum_(j <= i) P_ij D_j with
@@ -341,18 +341,11 @@ __device__ __forceinline__ void op_deltanet_scan(const DeltaArgs& a, char* smem,
     }
 }
 
-// One warp for each (row, value head), then one for each (segment, 128 channels). Afterwards nothing of the segments' slots
+// One warp for each (segment, 128 channels). Afterwards nothing of the segments' slots
 // is pending in this layer: the history begins at row 0. `pending` is cleared after the last layer.
 __device__ __forceinline__ void op_deltanet_finish(const DeltaArgs& a, char*, int, int block, int blocks) {
     const DeltaLayout& l = a.layout;
-    const uint32_t rows = a.table.header().rows, segments = a.table.header().segments;
-    for (uint32_t item = block * WARPS + warp_id(); item < rows * l.value_heads; item += blocks * WARPS) {
-        const uint32_t row = item / l.value_heads, head = item % l.value_heads;
-        if (a.table.segments()[a.table.rows()[row].segment].kind != SEGMENT_PROMPT) continue;
-        const int e = 4 * lane_id();
-        gated_norm(a, load4(a.out + (uint64_t)row * a.out_width + head * STATE_DIM + e), load4(a.norm + e),
-                   load4(a.z + (uint64_t)row * a.z_width + head * STATE_DIM + e), row, head);
-    }
+    const uint32_t segments = a.table.header().segments;
     const uint32_t channels = l.channels(), heads = channels / STATE_DIM;
     for (uint32_t item = block * WARPS + warp_id(); item < segments * heads; item += blocks * WARPS) {
         const Segment& segment = a.table.segments()[item / heads];

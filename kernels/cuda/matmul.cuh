@@ -20,7 +20,7 @@ struct MatmulJob {
     uint64_t split_stride;           // floats from one split's output to the next
 };
 struct MatmulArgs {
-    const char* x;                   // fragment buffer, or prompt rows
+    const char* x;                   // fragment buffer, or prompt rows; null where there is `from`
     const void* x_map;               // the map of prompt rows' tiles (bulk.cuh); src/program.rs puts it here where the chip has such
     uint64_t rows;                   // the word of the step table's header that says how many
     uint32_t inputs;
@@ -29,7 +29,9 @@ struct MatmulArgs {
     const float* squares;            // where the input is still to be divided by its root mean square: [row][column tile]
     float eps;
     uint32_t reserved;
+    InputRows from;                  // where x is null, what becomes the input here; at most FRAGMENT_ROWS rows
 };
+static_assert(sizeof(MatmulArgs) == 248);
 
 template <class T>
 __device__ __forceinline__ void matmul_part_any(MatmulParts& parts, char* smem) {
@@ -80,6 +82,7 @@ __device__ __forceinline__ void list_parts(MatmulParts& parts, const MatmulArgs&
     parts.count = rows == 0 ? 0 : count;
     parts.at = 0;
     parts.x = args.x;
+    parts.from = args.from;
     parts.squares = args.squares;
     parts.eps = args.eps;
     parts.share = 1.0f / (float)args.inputs;

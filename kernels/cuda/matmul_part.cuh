@@ -7,7 +7,7 @@
 #include "arrivals.cuh"
 #include "barrier.cuh"
 #include "multiply.cuh"
-#include "table.cuh"
+#include "pack.cuh"
 
 namespace openjet {
 
@@ -42,8 +42,9 @@ struct Staged { int first, end, row_tile; };
 struct MatmulParts {
     MatmulPart part[MAX_JOBS * MAX_SPLITS];
     int count, at;                   // the one that is done now
-    const char* x;
-    const float* squares;            // as MatmulArgs'
+    const char* x;                   // as MatmulArgs'
+    InputRows from;
+    const float* squares;
     float eps;
     float share;                     // of an input in the mean
     float factors[ROW_TILES * FRAGMENT_ROWS];   // that the outputs of the rows in shared memory are multiplied by
@@ -90,12 +91,7 @@ __device__ __forceinline__ void row_factors(float* factors, const MatmulParts& p
 }
 
 // A warp a tile. Only rows that there are: what stands in the others' place makes numbers that nobody reads.
-__device__ __forceinline__ void stage_input(char* shared, MatmulParts& parts, int first, int end, const MatmulPart& p, int count) {
-    const char* x = parts.x;
-    Staged& staged = parts.staged;
-    const bool here = staged.first == first && staged.end == end && staged.row_tile == p.first_row_tile;
-    __syncthreads();
-    if (here) return;
+__device__ __forceinline__ void copy_input(char* shared, const char* x, int first, int end, const MatmulPart& p, int count) {
     const int lane = lane_id();
     for (int i = warp_id(); i < (end - first) * count; i += WARPS) {
         const int c = i / count, tile = p.first_row_tile + i - c * count;
@@ -109,6 +105,27 @@ __device__ __forceinline__ void stage_input(char* shared, MatmulParts& parts, in
         if (lane < 2) copy16(to + FRAGMENT_SCALES + lane * 16, from + FRAGMENT_SCALES + lane * 16);
     }
     copy_commit();
+}
+// The same from what the input is made of: each block makes what it needs, since an op that did it for all would take longer. A warp
+// a row of a tile.
+__device__ __forceinline__ void make_input(char* shared, const InputRows& from, int first, int end, int rows) {
+    for (int i = warp_id(); i < (end - first) * rows; i += WARPS) {
+        const int c = i / rows, row = i - c * rows;
+        float v[8];
+        input_columns<2>(v, from, row, (first + c) * TILE_K + lane_id() * 8);
+        write_fragment_row(shared + c * FRAGMENT_BYTES, row, v);
+    }
+}
+
+// Brings column tiles first .. end of the `count` row tiles of now to shared memory. `Few`: there may be nothing but `from`.
+template <bool Few> __device__ __forceinline__ void stage_input(char* shared, MatmulParts& parts, int first, int end, const MatmulPart& p, int count) {
+    const char* x = parts.x;
+    Staged& staged = parts.staged;
+    const bool here = staged.first == first && staged.end == end && staged.row_tile == p.first_row_tile;
+    __syncthreads();
+    if (here) return;
+    if (Few && !x) make_input(shared, parts.from, first, end, p.rows);
+    else copy_input(shared, x, first, end, p, count);
     if (warp_id() < count) row_factors(parts.factors + warp_id() * FRAGMENT_ROWS, parts, p.first_row_tile + warp_id(), p.rows, p.column_tiles);
     copy_wait<0>();
     if (threadIdx.x == 0) staged = {first, end, p.first_row_tile};
@@ -216,7 +233,7 @@ __device__ __noinline__ void matmul_part(MatmulParts& parts, char* smem) {
         walk.begin(Sums ? min(p.group, p.tile1 - tile0) : p.group, (columns + PIECE_TILES - 1) / PIECE_TILES, warp);
         if (!walk.ended()) weights.load(place(0), lane);
         if (chunk + group == 0) pass_gate(smem);
-        stage_input(smem, parts, p.column0 + chunk, p.column0 + chunk + columns, p, tiles);
+        stage_input<Dynamic || N == 1>(smem, parts, p.column0 + chunk, p.column0 + chunk + columns, p, tiles);
         static_assert(PIECE_TILES == 2);
         bool second = false;             // column tile of the piece
 #pragma unroll 1

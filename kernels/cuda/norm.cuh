@@ -3,7 +3,6 @@
 // op_norm                     the whole of it
 // op_residual                 all but the division by the root mean square of a row, which is the same for all that the row is
 //                             multiplied with: the matmul that follows does it, and nobody waits for a whole row
-// op_pack, op_pack_prompt     other inputs of matmuls
 #pragma once
 #include "fragment.cuh"
 #include "prompt_rows.cuh"
@@ -33,8 +32,6 @@ struct NormArgs {
     uint32_t second;                 // of two norms that run along: the first row is for a block in the middle
     float* squares;                  // op_residual: [row][column tile], the sum of x^2 over its 256
 };
-
-__device__ __forceinline__ float4 float4_at(const float* p) { return *reinterpret_cast<const float4*>(p); }
 
 // A block a row. y = x / sqrt(mean(x^2) + eps) * weight. `width` is a multiple of 4. All that is read comes to shared memory at
 // once where there is room, and loops over a row are not unrolled: this runs between two matmuls, whose code has taken the place of
@@ -78,11 +75,11 @@ __device__ __forceinline__ void op_norm(const NormArgs& args, char* smem, int sm
             const bool all = first + together >= splits;
 #pragma unroll 1
             for (int i = threadIdx.x * 4; i < width; i += THREADS * 4) {
-                float4 v = from || first > 0 ? float4_at(row_x + i) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                float4 v = from || first > 0 ? load4(row_x + i) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
                 for (int s = 0; s < MAX_SPLITS; s++) {
                     if (s >= count) continue;
-                    const float4 p = float4_at(row_parts + s * width + i);
+                    const float4 p = load4(row_parts + s * width + i);
                     v = make_float4(v.x + p.x, v.y + p.y, v.z + p.z, v.w + p.w);
                 }
                 *reinterpret_cast<float4*>(row_x + i) = v;
@@ -96,7 +93,7 @@ __device__ __forceinline__ void op_norm(const NormArgs& args, char* smem, int sm
         float largest = 0.0f;
 #pragma unroll 1
         for (int i = threadIdx.x * 4; i < width; i += THREADS * 4) {
-            const float4 v = float4_at(row_x + i), w = float4_at(row_weight + i);
+            const float4 v = load4(row_x + i), w = load4(row_weight + i);
             const float4 y = make_float4(v.x * factor * w.x, v.y * factor * w.y, v.z * factor * w.z, v.w * factor * w.w);
             *reinterpret_cast<float4*>(row_x + i) = y;
             largest = fmaxf(fmaxf(fmaxf(largest, fabsf(y.x)), fabsf(y.y)), fmaxf(fabsf(y.z), fabsf(y.w)));
@@ -114,7 +111,7 @@ __device__ __forceinline__ void op_norm(const NormArgs& args, char* smem, int sm
 #pragma unroll
                 for (int i = 0; i < 8; i += 4) {
                     if (k + i >= width) continue;
-                    const float4 y = float4_at(row_x + k + i);
+                    const float4 y = load4(row_x + k + i);
                     f[i] = y.x;
                     f[i + 1] = y.y;
                     f[i + 2] = y.z;
@@ -141,13 +138,13 @@ __device__ __forceinline__ void op_residual(const NormArgs& args, char* smem, in
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const bool there = k + 4 * i < width;
-            v[i] = there && !args.assign ? float4_at(x + 4 * i) : none;
-            w[i] = there ? float4_at(args.weight + k + 4 * i) : none;
+            v[i] = there && !args.assign ? load4(x + 4 * i) : none;
+            w[i] = there ? load4(args.weight + k + 4 * i) : none;
         }
 #pragma unroll
         for (int s = 0; s < MAX_SPLITS; s++) {
 #pragma unroll
-            for (int i = 0; i < 2; i++) p[s][i] = s < (int)args.splits && k + 4 * i < width ? float4_at(part + 4 * i) : none;
+            for (int i = 0; i < 2; i++) p[s][i] = s < (int)args.splits && k + 4 * i < width ? load4(part + 4 * i) : none;
             part += args.split_stride;
         }
         float f[8], squares = 0.0f;
@@ -167,65 +164,6 @@ __device__ __forceinline__ void op_residual(const NormArgs& args, char* smem, in
         squares = warp_sum(squares);
         if (lane_id() == 0) args.squares[item] = squares;
         write_fragment_row(args.fragments + ((size_t)c * tiles + row / FRAGMENT_ROWS) * FRAGMENT_BYTES, row % FRAGMENT_ROWS, f);
-    }
-}
-
-struct PackArgs {
-    const float* a;                  // [row][stride]
-    const float* b;                  // likewise; where not null, the input is silu(a) * b
-    char* fragments;
-    uint64_t rows;                   // the word of the step table's header that says how many
-    uint32_t width;
-    uint32_t stride;
-};
-
-// Rows of f32 to a matmul's input; a warp for 256 columns of a row. `width` is a multiple of 4.
-__device__ __forceinline__ void op_pack(const PackArgs& args, char* smem, int, int block, int blocks) {
-    const int rows = header_word(smem, args.rows), width = (int)args.width, tiles = row_tiles(rows);
-    const int column_tiles = (width + TILE_K - 1) / TILE_K;
-    for (int item = block * WARPS + warp_id(); item < rows * column_tiles; item += blocks * WARPS) {
-        const int row = item / column_tiles, c = item % column_tiles;
-        float v[8] = {};
-        const int k = c * TILE_K + lane_id() * 8;
-        const size_t at = (size_t)row * args.stride + k;
-#pragma unroll
-        for (int i = 0; i < 8; i += 4) {
-            if (k + i >= width) continue;
-            const float4 a = float4_at(args.a + at + i);
-            v[i] = a.x;
-            v[i + 1] = a.y;
-            v[i + 2] = a.z;
-            v[i + 3] = a.w;
-            if (args.b == nullptr) continue;
-            const float4 b = float4_at(args.b + at + i);
-            v[i] = silu(a.x) * b.x;
-            v[i + 1] = silu(a.y) * b.y;
-            v[i + 2] = silu(a.z) * b.z;
-            v[i + 3] = silu(a.w) * b.w;
-        }
-        write_fragment_row(args.fragments + ((size_t)c * tiles + row / FRAGMENT_ROWS) * FRAGMENT_BYTES, row % FRAGMENT_ROWS, v);
-    }
-}
-
-// Rows of f32 to prompt rows: a block a row. Arguments as op_pack's.
-__device__ __forceinline__ void op_pack_prompt(const PackArgs& args, char* smem, int, int block, int blocks) {
-    const int rows = header_word(smem, args.rows), width = (int)args.width;
-    float* scratch = reinterpret_cast<float*>(smem);
-    float* x = scratch + WARPS;
-    for (int row = block; row < rows; row += blocks) {
-        const size_t at = (size_t)row * args.stride;
-        float largest = 0.0f;
-        for (int i = threadIdx.x * 4; i < width; i += THREADS * 4) {
-            float4 v = float4_at(args.a + at + i);
-            if (args.b) {
-                const float4 b = float4_at(args.b + at + i);
-                v = make_float4(silu(v.x) * b.x, silu(v.y) * b.y, silu(v.z) * b.z, silu(v.w) * b.w);
-            }
-            *reinterpret_cast<float4*>(x + i) = v;
-            largest = fmaxf(fmaxf(fmaxf(largest, fabsf(v.x)), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
-        }
-        write_prompt_row(args.fragments, x, largest, row, rows, width, scratch);
-        __syncthreads();
     }
 }
 

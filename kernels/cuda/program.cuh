@@ -12,6 +12,7 @@
 #include "embed.cuh"
 #include "matmul.cuh"
 #include "norm.cuh"
+#include "pack.cuh"
 #include "pass.cuh"
 #include "pick.cuh"
 #include "prompt.cuh"
@@ -33,13 +34,12 @@ struct alignas(16) Op {
     uint32_t min_draft;              // skipped when the step's draft depth is lower
     uint32_t barrier;                // wait for all blocks afterwards
     uint32_t next_matmul;            // index of the first matmul after this op, or NO_OP
-    char args[216];
-    uint32_t reserved[2];
+    char args[256];
     uint32_t from, to;               // a matmul's share of this block; stands in the list of shares behind the ops
     uint32_t padding[2];
 };
-static_assert(sizeof(Op) == 256);
-constexpr int OP_COPIED = 240;           // bytes of an op that are the same for all blocks
+static_assert(sizeof(Op) == 288);
+constexpr int OP_COPIED = 272;           // bytes of an op that are the same for all blocks
 constexpr uint32_t NO_OP = 0xFFFFFFFFu;
 
 // An op as a function of its own: compiled apart from the others, with registers of its own.
@@ -101,7 +101,7 @@ static_assert(sizeof(Gate) + sizeof(TableHeader) <= GATE);
 __device__ __forceinline__ void copy_op(Op& to, const Op* ops, const uint32_t* shares, uint32_t i, int thread) {
     if (thread < 0) return;
     if (thread < OP_COPIED / 16) copy16(reinterpret_cast<char*>(&to) + thread * 16, reinterpret_cast<const char*>(ops + i) + thread * 16);
-    if (thread == 16 || thread == 17) copy4(&to.from + (thread - 16), shares + (uint64_t)i * (gridDim.x + 1) + blockIdx.x + (thread - 16));
+    if (thread == 30 || thread == 31) copy4(&to.from + (thread - 30), shares + (uint64_t)i * (gridDim.x + 1) + blockIdx.x + (thread - 30));
 }
 
 __device__ __forceinline__ void prepare_matmul(Running& running, const char* own, int smem_bytes) {

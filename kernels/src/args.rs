@@ -183,7 +183,6 @@ pub struct DeltaArgs {
     pub state: u64,
     pub slot_stride: u64,
     pub qkv: u64,
-    pub z: u64,
     pub alpha: u64,
     pub beta: u64,
     pub mixed: u64,
@@ -191,14 +190,11 @@ pub struct DeltaArgs {
     pub conv: u64,
     pub dt_bias: u64,
     pub a: u64,
-    pub norm: u64,
     pub chunks: u64,
     pub layout: DeltaLayout,
     pub qkv_width: u32,
-    pub z_width: u32,
     pub gate_width: u32,
     pub out_width: u32,
-    pub eps: f32,
     pub reserved: u32,
 }
 
@@ -265,7 +261,7 @@ mod tests {
     fn layout_is_that_of_the_device() {
         assert_eq!(size_of::<KvPool>(), 32);
         assert_eq!(size_of::<AttentionArgs>(), 184);
-        assert_eq!(size_of::<DeltaArgs>(), 160);
+        assert_eq!(size_of::<DeltaArgs>(), 136);
         assert_eq!(size_of::<SettleArgs>(), 48);
         assert_eq!(size_of::<SlotState>(), 8);
         assert_eq!(size_of::<SampleArgs>(), 120);

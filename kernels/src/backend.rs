@@ -219,10 +219,12 @@ impl CudaBackend {
             return Ok(None);
         }
         self.upload_table(&parts)?;
+        let rows = parts.iter().map(|(segment, part)| if *part == Part::Rows { segment.tokens.len() } else { 1 }).sum();
+        let programs = self.programs.decode(rows);
         if parts.iter().any(|(_, part)| *part == Part::Rows) {
-            self.run(&self.programs.trunk)?;
+            self.run(&programs.trunk)?;
         }
-        self.run(&self.programs.head)?;
+        self.run(&programs.head)?;
         let mut result: Box<StepResult> = Box::new(bytemuck::Zeroable::zeroed());
         self.memory.of(Work::Result).read(0, bytemuck::bytes_of_mut(&mut *result))?;
         Ok(Some(result))

@@ -4,7 +4,7 @@ use crate::args::{AttentionArgs, DeltaArgs, KvPool, NO_DRAFT, SampleArgs, Settle
 use crate::device::{Device, DeviceError};
 use crate::memory::{Memory, Shape, Work, splits};
 use crate::program::{
-    DeviceMatrix, EmbedArgs, MatmulArgs, MatmulJob, NormArgs, Op, OpKind, PackArgs, PreviousArgs, Program,
+    DeviceMatrix, EmbedArgs, InputRows, MatmulArgs, MatmulJob, NormArgs, Op, OpKind, PackArgs, PreviousArgs, Program,
     ProgramBuilder, PromptEndArgs,
 };
 use crate::table::{ROWS_OFFSET, Row};
@@ -24,13 +24,26 @@ enum Pass {
     Draft(u32),
 }
 
-/// All programs of a model.
+/// Most rows of a step whose matmuls make their inputs themselves, where each block makes what it needs: for so few that is faster than
+/// an op that makes them for all.
+pub(crate) const FEW_ROWS: usize = 8;
+
+/// What a decode step does.
 #[derive(Debug)]
-pub(crate) struct Programs {
-    /// Decode rows through the trunk.
+pub(crate) struct DecodePrograms {
+    /// Its rows through the trunk.
     pub(crate) trunk: Program,
     /// Head, sampling, acceptance, the draft head's cells and its drafts.
     pub(crate) head: Program,
+}
+
+/// All programs of a model.
+#[derive(Debug)]
+pub(crate) struct Programs {
+    /// Steps of at most [`FEW_ROWS`] rows, ...
+    few: DecodePrograms,
+    /// ... and of more.
+    many: DecodePrograms,
     /// A prompt's rows through the trunk, and the draft head's cells.
     pub(crate) prompt: Program,
     /// The same for a prompt's tail.
@@ -44,6 +57,8 @@ struct Composer<'a> {
     weights: &'a Weights,
     memory: &'a Memory,
     ops: ProgramBuilder,
+    /// Whether there are at most [`FEW_ROWS`] rows.
+    few: bool,
 }
 
 impl Programs {
@@ -54,11 +69,14 @@ impl Programs {
         memory: &Memory,
         tuning: Tuning,
     ) -> Result<Self, DeviceError> {
-        let composer = || Composer { shape, weights, memory, ops: ProgramBuilder::tuned(tuning) };
-        let mut trunk = composer();
-        trunk.trunk(Pass::Decode);
-        let mut head = composer();
-        head.head();
+        let composer = || Composer { shape, weights, memory, ops: ProgramBuilder::tuned(tuning), few: false };
+        let decode = |few| -> Result<_, DeviceError> {
+            let mut trunk = Composer { few, ..composer() };
+            trunk.trunk(Pass::Decode);
+            let mut head = Composer { few, ..composer() };
+            head.head();
+            Ok(DecodePrograms { trunk: trunk.ops.finish(device)?, head: head.ops.finish(device)? })
+        };
         let prompt = |pass| {
             let mut prompt = composer();
             prompt.trunk(pass);
@@ -71,18 +89,23 @@ impl Programs {
             settle.ops.finish(device)
         });
         Ok(Self {
-            trunk: trunk.ops.finish(device)?,
-            head: head.ops.finish(device)?,
+            few: decode(true)?,
+            many: decode(false)?,
             prompt: prompt(Pass::Prompt)?,
             tail: prompt(Pass::Tail)?,
             settle: settle.collect::<Result<_, _>>()?,
         })
     }
+
+    /// Those of a step of `rows` rows.
+    pub(crate) fn decode(&self, rows: usize) -> &DecodePrograms {
+        if rows <= FEW_ROWS { &self.few } else { &self.many }
+    }
 }
 
 /// The matmuls of a step without drafts, in its order.
 pub(crate) fn matmuls(shape: &Shape, weights: &Weights, memory: &Memory) -> Vec<Op> {
-    let composer = || Composer { shape, weights, memory, ops: ProgramBuilder::default() };
+    let composer = || Composer { shape, weights, memory, ops: ProgramBuilder::default(), few: false };
     let (mut trunk, mut head) = (composer(), composer());
     trunk.trunk(Pass::Decode);
     head.head();
@@ -153,22 +176,30 @@ impl Composer<'_> {
     }
 
     /// A matmul whose output is added to the residual stream by the norm that follows.
-    fn matmul_parts(&mut self, pass: Pass, x: Work, matrix: &DeviceMatrix) -> u32 {
+    fn matmul_parts(&mut self, pass: Pass, input: MatmulArgs, matrix: &DeviceMatrix) -> u32 {
         let splits = splits(matrix.rows, matrix.columns);
-        self.matmul(pass, x, &[(matrix, Work::Parts, splits)]);
+        self.multiply(pass, input, &[(matrix, Work::Parts, splits)]);
         splits as u32
     }
 
-    fn pack(&mut self, pass: Pass, a: Work, gate: Option<Work>, width: usize, to: Work) {
-        let args = PackArgs {
-            a: self.at(a),
-            b: gate.map_or(0, |b| self.at(b)),
-            fragments: self.at(to),
-            rows: Self::rows(pass),
-            width: width as u32,
-            stride: width as u32,
-        };
+    /// What `FragmentsB` holds as a matmul's input.
+    fn packed(&self) -> MatmulArgs {
+        MatmulArgs { x: self.at(Work::FragmentsB), ..MatmulArgs::default() }
+    }
+
+    /// Makes rows a matmul's input, or leaves that to the matmul.
+    fn pack(&mut self, pass: Pass, from: InputRows) -> MatmulArgs {
+        if self.few {
+            return MatmulArgs { from, ..MatmulArgs::default() };
+        }
+        let args = PackArgs { from, to: self.at(Work::FragmentsB), rows: Self::rows(pass) };
         self.ops.then(if pass == Pass::Prompt { OpKind::PackPrompt } else { OpKind::Pack }, args);
+        self.packed()
+    }
+
+    /// `rows` (a buffer's) times the SiLU of `gate`'s.
+    fn gated(&self, rows: Work, gate: Work, width: usize) -> InputRows {
+        InputRows { gate: self.at(gate), gate_stride: width as u32, ..InputRows::plain(self.at(rows), width) }
     }
 
     /// Norm arguments for the residual stream, with `parts` splits to be added, into fragments.
@@ -249,8 +280,8 @@ impl Composer<'_> {
     fn ffn(&mut self, pass: Pass, block: &DeviceBlock, parts: u32) -> u32 {
         self.residual(pass, self.norm_args(pass, block.ffn_norm, parts));
         self.matmul_normed(pass, &[(&block.gate, Work::A, 1), (&block.up, Work::B, 1)]);
-        self.pack(pass, Work::A, Some(Work::B), block.gate.rows, Work::FragmentsB);
-        self.matmul_parts(pass, Work::FragmentsB, &block.down)
+        let input = self.pack(pass, self.gated(Work::B, Work::A, block.gate.rows));
+        self.matmul_parts(pass, input, &block.down)
     }
 
     /// Attention arguments of a layer, with cells in layer `layer` of the pool.
@@ -300,13 +331,14 @@ impl Composer<'_> {
         self.matmul_normed(pass, &[(q, Work::A, 1), (k, Work::B, 1), (v, Work::C, 1)]);
         self.ops.then(OpKind::AttentionPrepare, args);
         // A tail's few rows would leave most of a GPU idle if each block took all pages for them.
-        if pass == Pass::Prompt {
+        let input = if pass == Pass::Prompt {
             self.ops.then(OpKind::AttentionPrompt, args);
-            self.pack(pass, Work::Out, None, output.columns, Work::FragmentsB);
+            self.pack(pass, InputRows::plain(self.at(Work::Out), output.columns))
         } else {
             self.ops.then(OpKind::AttentionDecode, args).then(OpKind::AttentionMerge, args);
-        }
-        self.matmul_parts(pass, Work::FragmentsB, output)
+            self.packed()
+        };
+        self.matmul_parts(pass, input, output)
     }
 
     fn deltanet(&mut self, pass: Pass, mixer: &DeviceMixer, layer: usize) -> u32 {
@@ -317,7 +349,6 @@ impl Composer<'_> {
             state: self.memory.state.address() + (layer * self.shape.layout.floats() * 4) as u64,
             slot_stride: self.shape.slot_floats() as u64,
             qkv: self.at(Work::A),
-            z: self.at(Work::B),
             alpha: self.at(Work::C),
             beta: self.at(Work::D),
             mixed: self.at(Work::Mixed),
@@ -325,14 +356,11 @@ impl Composer<'_> {
             conv: *conv,
             dt_bias: *dt_bias,
             a: *a,
-            norm: *norm,
             chunks: self.at(Work::Chunks),
             layout: self.shape.layout,
             qkv_width: qkv.rows as u32,
-            z_width: gate.rows as u32,
             gate_width: alpha.rows as u32,
             out_width: output.columns as u32,
-            eps: self.shape.config.norm_eps,
             reserved: 0,
         };
         let jobs = [(qkv, Work::A, 1), (gate, Work::B, 1), (alpha, Work::C, 1), (beta, Work::D, 1)];
@@ -342,12 +370,19 @@ impl Composer<'_> {
                 .then(OpKind::DeltanetConvolvePrompt, args)
                 .then(OpKind::DeltanetChunks, args)
                 .then(OpKind::DeltanetScan, args)
-                .then(OpKind::DeltanetFinish, args);
+                .along(OpKind::DeltanetFinish, args);
         } else {
-            self.ops.then(OpKind::DeltanetDecode, args).along(OpKind::DeltanetKeep, args);
+            self.ops.then(OpKind::DeltanetDecode, args);
         }
-        self.pack(pass, Work::Out, None, output.columns, Work::FragmentsB);
-        self.matmul_parts(pass, Work::FragmentsB, output)
+        let eps = self.shape.config.norm_eps;
+        let normed = InputRows { norm: *norm, eps, ..self.gated(Work::Out, Work::B, output.columns) };
+        let input = self.pack(pass, normed);
+        let parts = self.matmul_parts(pass, input, output);
+        // Beside the residual stream's addition, which leaves most warps idle.
+        if !pass.reads() {
+            self.ops.along(OpKind::DeltanetKeep, args);
+        }
+        parts
     }
 
     fn sample_args(&self, draft: u32) -> SampleArgs {
@@ -411,13 +446,13 @@ impl Composer<'_> {
             self.ops.along(OpKind::Norm, NormArgs { fragments: 0, normed: joined, normed_stride: stride, ..plain });
             let normed = joined + 4 * width as u64;
             self.ops.then(OpKind::Norm, NormArgs { fragments: 0, normed, normed_stride: stride, ..second });
-            self.pack(pass, Work::A, None, 2 * width, Work::FragmentsB);
+            self.pack(pass, InputRows::plain(joined, 2 * width));
         } else {
             let (fragments, first_column_tile) = (self.at(Work::FragmentsB), width.div_ceil(256) as u32);
             self.ops.along(OpKind::Norm, NormArgs { fragments, ..plain });
             self.ops.then(OpKind::Norm, NormArgs { fragments, first_column_tile, ..second });
         }
-        let parts = self.matmul_parts(pass, Work::FragmentsB, &head.join);
+        let parts = self.matmul_parts(pass, self.packed(), &head.join);
         self.residual(pass, NormArgs { assign: 1, ..self.norm_args(pass, next_norm, parts) });
     }
 

@@ -108,17 +108,36 @@ pub struct NormArgs {
     pub squares: u64,
 }
 
-/// Rows of f32 to a matmul's input, with or without `silu(a) * b`.
+/// Rows of f32 that become a matmul's input.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
-#[allow(missing_docs, reason = "the fields are described in cuda/norm.cuh")]
-pub struct PackArgs {
-    pub a: u64,
-    pub b: u64,
-    pub fragments: u64,
-    pub rows: u64,
+#[allow(missing_docs, reason = "the fields are described in cuda/pack.cuh")]
+pub struct InputRows {
+    pub x: u64,
+    pub gate: u64,
+    pub norm: u64,
     pub width: u32,
     pub stride: u32,
+    pub gate_stride: u32,
+    pub eps: f32,
+}
+
+impl InputRows {
+    /// Rows of `width` floats, one behind the other, as they are.
+    #[must_use]
+    pub fn plain(x: u64, width: usize) -> Self {
+        Self { x, width: width as u32, stride: width as u32, ..Self::default() }
+    }
+}
+
+/// Writes a matmul's input.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+#[allow(missing_docs, reason = "the fields are described in cuda/pack.cuh")]
+pub struct PackArgs {
+    pub from: InputRows,
+    pub to: u64,
+    pub rows: u64,
 }
 
 /// One matrix of a matmul op.
@@ -150,6 +169,7 @@ pub struct MatmulArgs {
     pub squares: u64,
     pub eps: f32,
     pub reserved: u32,
+    pub from: InputRows,
 }
 
 impl MatmulArgs {
@@ -199,14 +219,13 @@ pub(crate) struct Op {
     min_draft: u32,
     barrier: u32,
     next_matmul: u32,
-    args: [u64; 27],
-    reserved: [u32; 2],
+    args: [u64; 32],
     /// A matmul's share of a block; stands in the list of shares behind the ops.
     share: [u32; 2],
     padding: [u32; 2],
 }
 
-const _: () = assert!(size_of::<Op>() == 256);
+const _: () = assert!(size_of::<Op>() == 288 && size_of::<MatmulArgs>() == 248);
 
 /// `NO_OP` in `cuda/program.cuh`.
 const NO_OP: u32 = u32::MAX;

@@ -66,17 +66,7 @@ fn multiply(device: &Device, case: &Case, bytes: &[u8], x: &[f32]) -> Vec<f32> {
     y.write(0, &vec![0xff; y.len()]).unwrap();
     let mut program = ProgramBuilder::default();
     program
-        .then(
-            OpKind::Pack,
-            PackArgs {
-                a: x.address(),
-                b: 0,
-                fragments: fragments.address(),
-                rows: 0,
-                width: inputs as u32,
-                stride: inputs as u32,
-            },
-        )
+        .then(OpKind::Pack, PackArgs { from: InputRows::plain(x.address(), inputs), to: fragments.address(), rows: 0 })
         .then(
             OpKind::Matmul,
             MatmulArgs {
@@ -374,6 +364,101 @@ fn rows_are_normalised_where_they_are_multiplied() {
             let alone = run(row, 1).1;
             let bits = |v: &[f32]| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
             assert_eq!(bits(&alone), bits(got), "{ty:?}, row {row} of {rows}");
+        }
+    }
+}
+
+/// How rows become a matmul's input.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    /// By an op of its own.
+    Packed,
+    /// By the matmul.
+    Itself,
+    /// As a prompt's.
+    Prompt,
+}
+
+/// Rows that are normed by heads and gated: the products, and the same bits whoever makes the input.
+#[test]
+fn inputs_are_normed_and_gated() {
+    let device = device();
+    let mut random = Random(37);
+    let (outputs, splits) = (48usize, 2usize);
+    for (ty, heads, rows) in [
+        (TensorType::Q8_0, 9, 1usize),
+        (TensorType::Q4_K, 10, 5),
+        (TensorType::Q6_K, 10, 8),
+        (TensorType::F16, 9, 3),
+        (TensorType::Q4_K, 10, 70),
+    ] {
+        let width = heads * 128;
+        let bytes = random_weights(ty, outputs, width, &mut random);
+        let weights = decoded(ty, &bytes, outputs, width);
+        let (_buffer, matrix) = upload(&device, ty, &bytes, outputs, width);
+        let vectors = [random.vector(rows * width), random.vector(rows * 2 * width), random.vector(128)];
+        let [x, gate, norm] = vectors.each_ref().map(|v| upload_f32(&device, v));
+        for (normed, gated) in [(true, true), (false, true), (false, false)] {
+            let from = InputRows {
+                gate: if gated { gate.address() } else { 0 },
+                norm: if normed { norm.address() } else { 0 },
+                gate_stride: 2 * width as u32,
+                eps: 1e-6,
+                ..InputRows::plain(x.address(), width)
+            };
+            let run = |way: Way| {
+                let table = plain_table(&device, rows as u32, 0);
+                let room = fragment_bytes(72, width).max(prompt_row_bytes(rows, width));
+                let (input, y) = (device.allocate(room).unwrap(), device.allocate(splits * 72 * outputs * 4).unwrap());
+                let job = MatmulJob {
+                    weights: matrix.address,
+                    y: y.address(),
+                    ty: matrix.ty as u32,
+                    outputs: outputs as u32,
+                    stride: outputs as u32,
+                    splits: splits as u32,
+                    split_stride: (72 * outputs) as u64,
+                };
+                let none = MatmulJob::default();
+                let args =
+                    MatmulArgs { inputs: width as u32, jobs: 1, job: [job, none, none, none], ..MatmulArgs::default() };
+                let packed = MatmulArgs { x: input.address(), ..args };
+                let pack = PackArgs { from, to: input.address(), rows: 0 };
+                let mut program = ProgramBuilder::default();
+                match way {
+                    Way::Itself => program.then(OpKind::Matmul, MatmulArgs { from, ..args }),
+                    Way::Packed => program.then(OpKind::Pack, pack).then(OpKind::Matmul, packed),
+                    Way::Prompt => program.then(OpKind::PackPrompt, pack).then(OpKind::MatmulPrompt, packed),
+                };
+                program.finish(&device).unwrap().run(&table).unwrap();
+                let y = download_f32(&y);
+                (0..rows * outputs).map(|i| y[i] + y[72 * outputs + i]).collect::<Vec<f32>>()
+            };
+            let [data, gates, weight] = &vectors;
+            let expected = (0..rows).flat_map(|r| {
+                let row: Vec<f64> = data[r * width..(r + 1) * width].iter().map(|&v| f64::from(v)).collect();
+                let input: Vec<f64> = (0..width)
+                    .map(|c| {
+                        let head = &row[c / 128 * 128..][..128];
+                        let root = (head.iter().map(|v| v * v).sum::<f64>() / 128.0 + 1e-6).sqrt();
+                        let v = if normed { row[c] / root * f64::from(weight[c % 128]) } else { row[c] };
+                        let z = f64::from(gates[r * 2 * width + c]);
+                        if gated { v * z / (1.0 + (-z).exp()) } else { v }
+                    })
+                    .collect();
+                let dot = |w: &[f32]| w.iter().zip(&input).map(|(&w, v)| f64::from(w) * v).sum::<f64>();
+                weights.chunks_exact(width).map(dot).collect::<Vec<f64>>()
+            });
+            let expected: Vec<f64> = expected.collect();
+            let packed = run(Way::Packed);
+            let what = format!("{ty:?}, {rows} rows, normed {normed}, gated {gated}");
+            assert!(relative_error(&packed, &expected) < 5e-4, "{what}: {:.1e}", relative_error(&packed, &expected));
+            if rows <= 8 {
+                let bits = |v: &[f32]| v.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+                assert_eq!(bits(&run(Way::Itself)), bits(&packed), "{what}");
+            }
+            let error = relative_error(&run(Way::Prompt), &expected);
+            assert!(error < 1e-3, "{what}, as a prompt's: {error:.1e}");
         }
     }
 }

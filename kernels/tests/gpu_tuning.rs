@@ -47,13 +47,7 @@ fn products(device: &Device, tuning: Option<Tuning>, rows: usize) -> Vec<u32> {
         (weights, y)
     });
     let buffers: Vec<_> = buffers.collect();
-    let pack = PackArgs {
-        a: input.address(),
-        fragments: fragments.address(),
-        width: INPUTS as u32,
-        stride: INPUTS as u32,
-        ..PackArgs::default()
-    };
+    let pack = PackArgs { from: InputRows::plain(input.address(), INPUTS), to: fragments.address(), rows: 0 };
     let mut program = tuning.map_or_else(ProgramBuilder::default, ProgramBuilder::tuned);
     program.then(OpKind::Pack, pack).then(OpKind::Matmul, args);
     program.finish(device).unwrap().run(&plain_table(device, rows as u32, 0)).unwrap();

@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::Result;
 use openjet_bench::Spread;
 use openjet_kernels::device::{Buffer, Device};
-use openjet_kernels::program::{OpKind, PackArgs, ProgramBuilder};
+use openjet_kernels::program::{InputRows, OpKind, PackArgs, ProgramBuilder};
 
 use crate::common::plain_table;
 
@@ -28,7 +28,7 @@ impl<'a> Chain<'a> {
         let Some((_, runs)) = aim else { return Ok(chain) };
         let table = plain_table(device, 0, 0);
         let mut nothing = ProgramBuilder::default();
-        nothing.then(OpKind::Pack, PackArgs { width: 256, stride: 256, ..PackArgs::default() });
+        nothing.then(OpKind::Pack, PackArgs { from: InputRows::plain(0, 256), ..PackArgs::default() });
         let program = nothing.finish(device)?;
         program.run(&table)?;
         let times = (0..2 * runs).map(|_| chain.once(&program, &table)).collect::<Result<Vec<_>>>()?;

@@ -50,9 +50,9 @@ fn measure(bench: &mut Bench<'_>, agents: usize, rows: usize, prompt: bool) -> R
     let (mut random, count) = (Random(41), agents * rows);
     let mut floats = |n: usize| -> Buffer { upload_f32(device, &random.vector(n)) };
     let (channels, inner, value_heads) = (shapes.channels(), shapes.inner(), shapes.value_heads);
-    let (qkv, z) = (floats(count * channels), floats(count * inner));
+    let qkv = floats(count * channels);
     let (alpha, beta) = (floats(count * value_heads), floats(count * value_heads));
-    let (conv, dt_bias, norm) = (floats(channels * TAPS), floats(value_heads), floats(STATE_DIM));
+    let (conv, dt_bias) = (floats(channels * TAPS), floats(value_heads));
     let a = upload_f32(device, &vec![-0.5; value_heads]);
     let (mixed, out) = (device.allocate(count * channels * 4)?, device.allocate(count * inner * 4)?);
     let chunks = device.allocate(if prompt { 4 * layout.chunk_floats(rows, 1) } else { 4 })?;
@@ -62,7 +62,6 @@ fn measure(bench: &mut Bench<'_>, agents: usize, rows: usize, prompt: bool) -> R
         state: state.address() + (i % layers * layout.floats() * 4) as u64,
         slot_stride: (layers * layout.floats()) as u64,
         qkv: qkv.address(),
-        z: z.address(),
         alpha: alpha.address(),
         beta: beta.address(),
         mixed: mixed.address(),
@@ -70,14 +69,11 @@ fn measure(bench: &mut Bench<'_>, agents: usize, rows: usize, prompt: bool) -> R
         conv: conv.address(),
         dt_bias: dt_bias.address(),
         a: a.address(),
-        norm: norm.address(),
         chunks: chunks.address(),
         layout,
         qkv_width: channels as u32,
-        z_width: inner as u32,
         gate_width: value_heads as u32,
         out_width: inner as u32,
-        eps: 1e-6,
         reserved: 0,
     };
     let parts: &[(&str, OpKind)] = if prompt {

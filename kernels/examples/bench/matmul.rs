@@ -3,7 +3,7 @@
 use anyhow::Result;
 use openjet_engine::quant::TensorType;
 use openjet_kernels::device::Buffer;
-use openjet_kernels::program::{MatmulArgs, MatmulJob, OpKind, PackArgs, fragment_bytes, prompt_row_bytes};
+use openjet_kernels::program::{InputRows, MatmulArgs, MatmulJob, OpKind, PackArgs, fragment_bytes, prompt_row_bytes};
 use openjet_kernels::repack::{TILE_ROWS, WeightType, repack, repacked_bytes};
 use openjet_kernels::{PROMPT_ROWS, splits};
 
@@ -103,13 +103,7 @@ fn measure(bench: &mut Bench<'_>, group: &Group, ty: TensorType, rows: &[usize],
         group.outputs.iter().map(|&n| Ok(device.allocate(splits * most * n * 4)?)).collect::<Result<_>>()?;
     for &rows in rows {
         let table = plain_table(device, rows as u32, 0);
-        let pack = PackArgs {
-            a: x.address(),
-            fragments: packed.address(),
-            width: inputs as u32,
-            stride: inputs as u32,
-            ..PackArgs::default()
-        };
+        let pack = PackArgs { from: InputRows::plain(x.address(), inputs), to: packed.address(), rows: 0 };
         let (pack_kind, kind) =
             if prompt { (OpKind::PackPrompt, OpKind::MatmulPrompt) } else { (OpKind::Pack, OpKind::Matmul) };
         let mut once = openjet_kernels::program::ProgramBuilder::default();

@@ -7,7 +7,7 @@ use openjet_engine::step::{SampleSpec, Segment, SegmentKind};
 use openjet_kernels::args::{
     CANDIDATE_BYTES, NO_DRAFT, PICK_BYTES, SLICE, SLICE_LIST, STATS_BYTES, SampleArgs, SlotState,
 };
-use openjet_kernels::program::{EmbedArgs, NormArgs, OpKind, PackArgs, fragment_bytes, prompt_row_bytes};
+use openjet_kernels::program::{EmbedArgs, InputRows, NormArgs, OpKind, PackArgs, fragment_bytes, prompt_row_bytes};
 use openjet_kernels::table::{Part, Row, StepResult, TableBuilder};
 use openjet_kernels::{PROMPT_ROWS, splits};
 
@@ -44,7 +44,7 @@ pub(crate) fn all(bench: &mut Bench<'_>) -> Result<()> {
 /// An op without rows: the walk to the next op, and the barrier.
 fn barrier(bench: &mut Bench<'_>) -> Result<()> {
     let table = plain_table(bench.chain.device, 0, 0);
-    let nothing = PackArgs { width: 256, stride: 256, ..PackArgs::default() };
+    let nothing = PackArgs { from: InputRows::plain(0, 256), ..PackArgs::default() };
     let us = bench.chain.time(&table, |_, program| {
         program.then(OpKind::Pack, nothing);
     })?;
@@ -100,14 +100,8 @@ fn pack(bench: &mut Bench<'_>, rows: usize, prompt: bool) -> Result<()> {
     let b = upload_f32(device, &random.vector(rows * width));
     let packed = if prompt { prompt_row_bytes(rows, width) } else { fragment_bytes(rows, width) };
     let packed = device.allocate(packed)?;
-    let args = PackArgs {
-        a: a.address(),
-        b: b.address(),
-        fragments: packed.address(),
-        rows: 0,
-        width: width as u32,
-        stride: width as u32,
-    };
+    let from = InputRows { gate: a.address(), gate_stride: width as u32, ..InputRows::plain(b.address(), width) };
+    let args = PackArgs { from, to: packed.address(), rows: 0 };
     let table = plain_table(device, rows as u32, 0);
     let us = bench.chain.time(&table, |_, program| {
         program.then(if prompt { OpKind::PackPrompt } else { OpKind::Pack }, args);

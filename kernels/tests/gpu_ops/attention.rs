@@ -4,7 +4,7 @@ use half::f16;
 use openjet_engine::quant::{TensorType, dequantize_row, quantize_q4_0, quantize_q8_0};
 use openjet_engine::step::{Segment, SegmentKind};
 use openjet_kernels::args::{AttentionArgs, HEAD_DIM, KvFormat, KvPool};
-use openjet_kernels::program::{OpKind, PackArgs, fragment_bytes};
+use openjet_kernels::program::{InputRows, OpKind, PackArgs, fragment_bytes};
 use openjet_kernels::table::{Part, TableBuilder};
 
 use crate::machine::{Machine, Memory, Random, relative_error};
@@ -265,7 +265,7 @@ impl<'a> Device<'a> {
                 memory
             });
             let [a, fragments, to] = [out, packed, merged].map(|memory| self.machine.address(memory));
-            let pack = PackArgs { a, fragments, width: width as u32, stride: width as u32, ..PackArgs::default() };
+            let pack = PackArgs { from: InputRows::plain(a, width), to: fragments, rows: 0 };
             self.machine.run(table, blocks, |program| {
                 program.then(OpKind::Pack, pack);
                 program.then(OpKind::AttentionMerge, AttentionArgs { fragments: to, ..args });

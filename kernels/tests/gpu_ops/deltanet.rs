@@ -9,7 +9,6 @@ use openjet_kernels::table::{Part, TableBuilder};
 
 use crate::machine::{Machine, Memory, Random, relative_error};
 
-const EPS: f32 = 1e-6;
 const ROWS: usize = 5;
 const SLOTS: usize = 4;
 
@@ -20,13 +19,11 @@ struct Setup {
     conv: Vec<f32>,
     dt_bias: Vec<f32>,
     a: Vec<f32>,
-    norm: Vec<f32>,
     talks: Vec<Talk>,
 }
 
 struct Talk {
     qkv: Vec<f32>,
-    z: Vec<f32>,
     alpha: Vec<f32>,
     beta: Vec<f32>,
 }
@@ -38,7 +35,6 @@ impl Setup {
             .iter()
             .map(|&n| Talk {
                 qkv: random.normals(n * channels, 1.0),
-                z: random.normals(n * value_heads * STATE_DIM, 1.0),
                 alpha: random.normals(n * value_heads, 1.5),
                 beta: random.normals(n * value_heads, 1.5),
             })
@@ -49,7 +45,6 @@ impl Setup {
             conv: random.normals(channels * TAPS, 0.6),
             dt_bias: random.normals(value_heads, 1.0).iter().map(|x| x - 2.0).collect(),
             a: random.normals(value_heads, 1.0).iter().map(|x| -x.exp()).collect(),
-            norm: random.normals(STATE_DIM, 0.3).iter().map(|x| 1.0 + x).collect(),
             talks,
         }
     }
@@ -58,7 +53,7 @@ impl Setup {
         (2 * self.key_heads + self.value_heads) * STATE_DIM
     }
 
-    /// The serial recurrence in f64 over a conversation's rows: outputs (rows x inner) and the memory (value dimension x key
+    /// The serial recurrence in f64 over a conversation's rows: outputs before the norm (rows x inner) and the memory (value dimension x key
     /// dimension of every head) after them.
     fn reference(&self, talk: &Talk, rows: usize) -> (Vec<f64>, Vec<f64>) {
         let (kh, vh, d, channels) = (self.key_heads, self.value_heads, STATE_DIM, self.channels());
@@ -89,18 +84,12 @@ impl Setup {
                 let x = f64::from(talk.alpha[t * vh + h]) + f64::from(self.dt_bias[h]);
                 let decay = (f64::from(self.a[h]) * x.exp().ln_1p()).exp();
                 let beta = sigmoid(f64::from(talk.beta[t * vh + h]));
-                let mut o: Vec<f64> = Vec::with_capacity(d);
                 for (column, v) in memory[h * d * d..(h + 1) * d * d].chunks_exact_mut(d).zip(v) {
                     column.iter_mut().for_each(|s| *s *= decay);
                     let r: f64 = column.iter().zip(k).map(|(s, k)| s * k).sum();
                     let delta = beta * (v - r);
                     column.iter_mut().zip(k).for_each(|(s, k)| *s += k * delta);
-                    o.push(column.iter().zip(q).map(|(s, q)| s * q).sum());
-                }
-                let inverse = 1.0 / (o.iter().map(|x| x * x).sum::<f64>() / d as f64 + f64::from(EPS)).sqrt();
-                for (i, o) in o.iter().enumerate() {
-                    let z = f64::from(talk.z[(t * vh + h) * d + i]);
-                    out.push(o * inverse * f64::from(self.norm[i]) * z * sigmoid(z));
+                    out.push(column.iter().zip(q).map(|(s, q)| s * q).sum());
                 }
             }
         }
@@ -112,7 +101,7 @@ struct Device<'a> {
     machine: &'a mut Machine,
     setup: &'a Setup,
     layout: DeltaLayout,
-    weights: [Memory; 4],
+    weights: [Memory; 3],
     state: Memory,
     slots: Memory,
     /// Kept here as the engine's accept op would keep it.
@@ -127,12 +116,7 @@ impl<'a> Device<'a> {
             rows: ROWS as u32,
             reserved: 0,
         };
-        let weights = [
-            machine.upload(&setup.conv),
-            machine.upload(&setup.dt_bias),
-            machine.upload(&setup.a),
-            machine.upload(&setup.norm),
-        ];
+        let weights = [machine.upload(&setup.conv), machine.upload(&setup.dt_bias), machine.upload(&setup.a)];
         // A fresh slot's settled part is zeros; what rows leave is written before it is read.
         let mut state = vec![f32::NAN; SLOTS * layout.floats()];
         for slot in state.chunks_exact_mut(layout.floats()) {
@@ -170,7 +154,6 @@ impl<'a> Device<'a> {
         let inner = setup.value_heads * STATE_DIM;
         let (channels, vh) = (setup.channels(), setup.value_heads);
         let qkv = self.machine.upload(&gather(|t| &t.qkv, channels));
-        let z = self.machine.upload(&gather(|t| &t.z, inner));
         let alpha = self.machine.upload(&gather(|t| &t.alpha, vh));
         let beta = self.machine.upload(&gather(|t| &t.beta, vh));
         let mixed = self.machine.floats(count * channels);
@@ -184,7 +167,6 @@ impl<'a> Device<'a> {
             state: at(self.state),
             slot_stride: self.layout.floats() as u64,
             qkv: at(qkv),
-            z: at(z),
             alpha: at(alpha),
             beta: at(beta),
             mixed: at(mixed),
@@ -192,14 +174,11 @@ impl<'a> Device<'a> {
             conv: at(self.weights[0]),
             dt_bias: at(self.weights[1]),
             a: at(self.weights[2]),
-            norm: at(self.weights[3]),
             chunks: at(chunks),
             layout: self.layout,
             qkv_width: channels as u32,
-            z_width: inner as u32,
             gate_width: vh as u32,
             out_width: inner as u32,
-            eps: EPS,
             reserved: 0,
         };
         let kinds: &[OpKind] = if prompt {
