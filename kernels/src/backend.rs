@@ -222,7 +222,7 @@ impl CudaBackend {
         let rows = parts.iter().map(|(segment, part)| if *part == Part::Rows { segment.tokens.len() } else { 1 }).sum();
         let programs = self.programs.decode(rows);
         if parts.iter().any(|(_, part)| *part == Part::Rows) {
-            self.run(&programs.trunk)?;
+            programs.trunk.start(self.memory.of(Work::Table))?;
         }
         self.run(&programs.head)?;
         let mut result: Box<StepResult> = Box::new(bytemuck::Zeroable::zeroed());

@@ -414,6 +414,15 @@ impl Program {
     /// # Errors
     /// When the launch or the kernel fails.
     pub fn run(&self, table: &Buffer) -> Result<(), DeviceError> {
-        self.device.run(self.ops.address(), self.count, table.address(), self.counter.address())
+        self.start(table)?;
+        self.device.finish()
+    }
+
+    /// Starts it, behind what was started before. The next [`Self::run`] waits for it and tells of its failure.
+    ///
+    /// # Errors
+    /// When the launch fails.
+    pub(crate) fn start(&self, table: &Buffer) -> Result<(), DeviceError> {
+        self.device.start(self.ops.address(), self.count, table.address(), self.counter.address())
     }
 }

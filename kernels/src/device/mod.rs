@@ -234,12 +234,19 @@ impl Device {
         self.0.map_tiles(address, bytes)
     }
 
-    /// Runs `count` ops of a program and waits for the end.
+    /// Starts `count` ops of a program, after whatever was started before.
     ///
     /// # Errors
-    /// When the launch or the kernel fails.
-    pub(crate) fn run(&self, ops: u64, count: u32, table: u64, counter: u64) -> Result<(), DeviceError> {
-        self.0.run(ops, count, table, counter)?;
+    /// When the launch fails, or a kernel that was started before.
+    pub(crate) fn start(&self, ops: u64, count: u32, table: u64, counter: u64) -> Result<(), DeviceError> {
+        self.0.run(ops, count, table, counter)
+    }
+
+    /// Waits for all that was started.
+    ///
+    /// # Errors
+    /// When a kernel fails.
+    pub(crate) fn finish(&self) -> Result<(), DeviceError> {
         self.0.synchronize()
     }
 }
