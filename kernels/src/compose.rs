@@ -4,12 +4,12 @@ use crate::args::{AttentionArgs, DeltaArgs, KvPool, NO_DRAFT, SampleArgs, Settle
 use crate::device::{Device, DeviceError};
 use crate::memory::{Memory, Shape, Work, splits};
 use crate::program::{
-    DeviceMatrix, EmbedArgs, MatmulArgs, MatmulJob, NormArgs, Op, OpKind, PackArgs, PreviousArgs, Program,
-    ProgramBuilder, PromptEndArgs,
+    DeviceMatrix, EmbedArgs, MatmulArgs, NormArgs, Op, OpKind, PackArgs, PreviousArgs, Program, ProgramBuilder,
+    PromptEndArgs,
 };
 use crate::table::{ROWS_OFFSET, Row};
 use crate::tuning::Tuning;
-use crate::weights::{DeviceBlock, DeviceDraftHead, DeviceMixer, Weights};
+use crate::weights::{DeviceBlock, DeviceDraftHead, DeviceMixer, GateUp, Weights};
 
 /// What a pass's rows are.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -139,15 +139,7 @@ impl Composer<'_> {
         let mut args =
             MatmulArgs { rows: Self::rows(pass), inputs: jobs[0].0.columns as u32, jobs: jobs.len() as u32, ..input };
         for (job, &(matrix, y, splits)) in args.job.iter_mut().zip(jobs) {
-            *job = MatmulJob {
-                weights: matrix.address,
-                y: self.memory.at(y),
-                ty: matrix.ty as u32,
-                outputs: matrix.rows as u32,
-                stride: matrix.rows as u32,
-                splits: splits as u32,
-                split_stride: (self.shape.prompt_rows * matrix.rows) as u64,
-            };
+            *job = matrix.job(self.memory.at(y), splits, self.shape.prompt_rows);
         }
         self.ops.then(if pass == Pass::Prompt { OpKind::MatmulPrompt } else { OpKind::Matmul }, args);
     }
@@ -159,10 +151,11 @@ impl Composer<'_> {
         splits as u32
     }
 
-    fn pack(&mut self, pass: Pass, a: Work, gate: Option<Work>, width: usize, to: Work) {
+    /// Packs `a`, or `silu(a) * b`.
+    fn pack(&mut self, pass: Pass, a: Work, b: Option<Work>, width: usize, to: Work) {
         let args = PackArgs {
             a: self.at(a),
-            b: gate.map_or(0, |b| self.at(b)),
+            b: b.map_or(0, |b| self.at(b)),
             fragments: self.at(to),
             rows: Self::rows(pass),
             width: width as u32,
@@ -248,8 +241,17 @@ impl Composer<'_> {
 
     fn ffn(&mut self, pass: Pass, block: &DeviceBlock, parts: u32) -> u32 {
         self.residual(pass, self.norm_args(pass, block.ffn_norm, parts));
-        self.matmul_normed(pass, &[(&block.gate, Work::A, 1), (&block.up, Work::B, 1)]);
-        self.pack(pass, Work::A, Some(Work::B), block.gate.rows, Work::FragmentsB);
+        let up = match &block.gate_up {
+            GateUp::Pair(pair) => {
+                self.matmul_normed(pass, &[(pair, Work::A, 1)]);
+                None
+            }
+            GateUp::Two(gate, up) => {
+                self.matmul_normed(pass, &[(gate, Work::A, 1), (up, Work::B, 1)]);
+                Some(Work::B)
+            }
+        };
+        self.pack(pass, Work::A, up, block.down.columns, Work::FragmentsB);
         self.matmul_parts(pass, Work::FragmentsB, &block.down)
     }
 
