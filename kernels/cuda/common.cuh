@@ -170,6 +170,17 @@ __device__ __forceinline__ void host_yield() {
 // A word of shared memory as it is now, whatever the compiler knows of it.
 template <class Word> __device__ __forceinline__ Word reread(const Word& word) { return *const_cast<const volatile Word*>(&word); }
 
+// Blocks of the launch. Asked for each time: kept, it would be spilled, and after a barrier a read from L2 in front of all else.
+__device__ __forceinline__ uint32_t grid_blocks() {
+#ifdef OPENJET_HOST
+    return gridDim.x;
+#else
+    uint32_t n;
+    asm volatile("mov.u32 %0,%%nctaid.x;" : "=r"(n));
+    return n;
+#endif
+}
+
 // Keeps the compiler from knowing the range of x: address arithmetic with it then folds into the loads' offsets.
 __device__ __forceinline__ int opaque(int x) {
 #ifndef OPENJET_HOST

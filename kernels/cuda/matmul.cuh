@@ -13,12 +13,14 @@ namespace openjet {
 struct MatmulJob {
     const char* weights;
     float* y;                        // [split][row][stride]
-    uint32_t type;                   // WeightType
-    uint32_t outputs;
+    uint16_t type;                   // WeightType
+    uint16_t paired;                 // 1: the tiles are a pair's (tiles/tile.cuh), and y is silu(a) * b; then there is one split
+    uint32_t outputs;                // of a pair as many as each of its matrices has rows
     uint32_t stride;                 // floats from one row of y to the next
     uint32_t splits;
     uint64_t split_stride;           // floats from one split's output to the next
 };
+static_assert(sizeof(MatmulJob) == 40);
 struct MatmulArgs {
     const char* x;                   // fragment buffer, or prompt rows; null where there is `from`
     const void* x_map;               // the map of prompt rows' tiles (bulk.cuh); src/program.rs puts it here where the chip has such
@@ -51,6 +53,8 @@ template <class T> __device__ __forceinline__ void matmul_part_large(MatmulParts
     else matmul_part_rows<T, false>(parts, smem);
 }
 
+__device__ __forceinline__ int output_tiles(const MatmulJob& job) { return ((int)(job.outputs << job.paired) + TILE_N - 1) / TILE_N; }
+
 // Walks a block's share: units (an output tile in one split of one job) from .. to in the order of jobs, splits and tiles, cut
 // where split or job changes.
 template <class Part> __device__ __forceinline__ void for_parts(const MatmulArgs& args, int from, int to, Part part) {
@@ -58,7 +62,7 @@ template <class Part> __device__ __forceinline__ void for_parts(const MatmulArgs
     int before = 0;
     for (uint32_t j = 0; j < args.jobs && from < to; j++) {
         const MatmulJob& job = args.job[j];
-        const int tiles = ((int)job.outputs + TILE_N - 1) / TILE_N, splits = (int)job.splits;
+        const int tiles = output_tiles(job), splits = (int)job.splits;
         for (int split = 0; split < splits; split++, before += tiles) {
             const int end = min(to, before + tiles);
             if (from >= end) continue;
@@ -76,7 +80,7 @@ __device__ __forceinline__ void list_parts(MatmulParts& parts, const MatmulArgs&
     for_parts(args, from, to, [&](const MatmulJob& job, int split, int tile0, int tile1, int column_tiles, int column0, int column1) {
         MatmulPart& p = parts.part[count++];
         p = {job.weights, job.y + split * job.split_stride, column_tiles, tile0, tile1, column0, column1, (int)job.outputs, (int)job.stride,
-             (int)job.type, rows, row_tiles(rows), 0, min(row_tiles(rows), ROW_TILES), 0, 0, 0};
+             job.type, job.paired, rows, row_tiles(rows), 0, min(row_tiles(rows), ROW_TILES), 0, 0, 0};
         if (rows) plan_part(p, smem_bytes);
     });
     parts.count = rows == 0 ? 0 : count;

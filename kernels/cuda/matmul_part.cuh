@@ -28,7 +28,8 @@ constexpr int ARRIVING = 1;
 struct MatmulPart {
     const char* weights;
     float* y;
-    int column_tiles, tile0, tile1, column0, column1, outputs, stride, type;
+    int column_tiles, tile0, tile1, column0, column1, outputs, stride;
+    uint16_t type, paired;           // as MatmulJob's
     int rows, row_tiles;             // of all rows
     int first_row_tile, count_row_tiles;   // what is multiplied now
     int sums;                        // whether outputs have sums; then the part is done in groups of output tiles, whose sums fit
@@ -164,16 +165,25 @@ template <bool Sums> struct Walk {
 
 __device__ __forceinline__ float4 sum_of(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
 
-// Writes the sums of row tile n of an output tile.
+// How many outputs an output tile makes.
+__device__ __forceinline__ int tile_outputs(int paired) { return TILE_N >> paired; }
+
+// Writes the sums of row tile n of an output tile; of a pair, what both matrices' sums make.
 __device__ __forceinline__ void write_outputs(const MatmulParts& parts, const MatmulPart& p, float4 v, int n, int tile, int lane) {
     const float2 factor = *reinterpret_cast<const float2*>(parts.factors + n * FRAGMENT_ROWS + (lane & 3) * 2);
-    const int row = (p.first_row_tile + n) * FRAGMENT_ROWS + (lane & 3) * 2, output = tile * TILE_N + (lane >> 2);
+    const int row = (p.first_row_tile + n) * FRAGMENT_ROWS + (lane & 3) * 2, output = tile * tile_outputs(p.paired) + (lane >> 2);
     float* y = p.y + (size_t)row * p.stride + output;
     const bool r0 = row < p.rows, r1 = row + 1 < p.rows, o0 = output < p.outputs, o1 = output + 8 < p.outputs;
-    if (r0 && o0) y[0] = v.x * factor.x;
-    if (r1 && o0) y[p.stride] = v.y * factor.y;
-    if (r0 && o1) y[8] = v.z * factor.x;
-    if (r1 && o1) y[p.stride + 8] = v.w * factor.y;
+    v = make_float4(v.x * factor.x, v.y * factor.y, v.z * factor.x, v.w * factor.y);
+    if (p.paired) {
+        if (r0 && o0) y[0] = silu(v.x) * v.z;
+        if (r1 && o0) y[p.stride] = silu(v.y) * v.w;
+        return;
+    }
+    if (r0 && o0) y[0] = v.x;
+    if (r1 && o0) y[p.stride] = v.y;
+    if (r0 && o1) y[8] = v.z;
+    if (r1 && o1) y[p.stride + 8] = v.w;
 }
 
 // Adds a piece's product to its output tile's sum, when all pieces before have been added; of the last piece, writes the outputs.

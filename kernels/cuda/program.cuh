@@ -101,7 +101,7 @@ static_assert(sizeof(Gate) + sizeof(TableHeader) <= GATE);
 __device__ __forceinline__ void copy_op(Op& to, const Op* ops, const uint32_t* shares, uint32_t i, int thread) {
     if (thread < 0) return;
     if (thread < OP_COPIED / 16) copy16(reinterpret_cast<char*>(&to) + thread * 16, reinterpret_cast<const char*>(ops + i) + thread * 16);
-    if (thread == 30 || thread == 31) copy4(&to.from + (thread - 30), shares + (uint64_t)i * (gridDim.x + 1) + blockIdx.x + (thread - 30));
+    if (thread == 30 || thread == 31) copy4(&to.from + (thread - 30), shares + (uint64_t)i * (grid_blocks() + 1) + blockIdx.x + (thread - 30));
 }
 
 __device__ __forceinline__ void prepare_matmul(Running& running, const char* own, int smem_bytes) {
@@ -139,7 +139,7 @@ __device__ __forceinline__ void run_program(const Op* ops, uint32_t count, const
             if (i + 1 < count) copy_op(running.op[(i + 1) & 1], ops, shares, i + 1, (int)threadIdx.x);
             if (op.kind == OP_MATMUL && op.next_matmul != NO_OP) copy_op(running.matmul, ops, shares, op.next_matmul, (int)threadIdx.x - 64);
             copy_commit();
-            if (op.min_draft <= header.draft_depth) run_op(op, running.parts, own, smem_bytes - RUNNING_BYTES, (int)blockIdx.x, (int)gridDim.x);
+            if (op.min_draft <= header.draft_depth) run_op(op, running.parts, own, smem_bytes - RUNNING_BYTES, (int)blockIdx.x, (int)grid_blocks());
             copy_wait<0>();
         }
         const uint32_t i = reread(running.index);
@@ -155,10 +155,10 @@ __device__ __forceinline__ void run_program(const Op* ops, uint32_t count, const
         if (op.kind == OP_MATMUL && op.next_matmul != NO_OP && threadIdx.x == PREPARER) prepare_matmul(running, own, smem_bytes - RUNNING_BYTES);
         const Op& next = running.op[(i + 1) & 1];
         if (i + 1 < count && passes_gate(next.kind) && next.min_draft <= header.draft_depth) {
-            if (threadIdx.x == 0) gate.target = running.passed * gridDim.x;
+            if (threadIdx.x == 0) gate.target = running.passed * grid_blocks();
             __syncthreads();
         } else {
-            grid_wait(counter, running.passed * gridDim.x);
+            grid_wait(counter, running.passed * grid_blocks());
         }
     }
 }

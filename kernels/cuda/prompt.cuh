@@ -115,6 +115,7 @@ struct PromptUnit {
     int column_tiles, columns, tiles, outputs, stride, rows;   // rows and outputs: how many there are from here on
     int x_tile;                          // of the row group's first column
     int before;                          // columns of the units before: stages and arrivals go on from there
+    int paired;                          // as MatmulJob's
 };
 
 // What of a matmul stands in shared memory before the stages.
@@ -253,7 +254,8 @@ __device__ __noinline__ void multiply_prompt_unit(PromptState& state, char* smem
         wgmma_wait<0>();
     }
     if (warp < u.tiles) {
-        const int output = warp * TILE_N + (lane >> 2);
+        const bool paired = state.unit.paired;
+        const int output = warp * tile_outputs(paired) + (lane >> 2);
 #pragma unroll
         for (int t = 0; t < 16; t++) {
 #pragma unroll
@@ -262,8 +264,9 @@ __device__ __noinline__ void multiply_prompt_unit(PromptState& state, char* smem
                 if (row >= u.rows) continue;
                 const float scale = u.scales[row];
                 float* y = u.y + (size_t)row * u.stride + output;
-                if (output < u.outputs) y[0] = acc[t][i] * unit0 * scale;
-                if (output + 8 < u.outputs) y[8] = acc[t][i + 2] * unit1 * scale;
+                const float first = acc[t][i] * unit0 * scale, second = acc[t][i + 2] * unit1 * scale;
+                if (output < u.outputs) y[0] = paired ? silu(first) * second : first;
+                if (!paired && output + 8 < u.outputs) y[8] = second;
             }
         }
     }
@@ -275,7 +278,7 @@ __device__ __forceinline__ int unit_width(const MatmulArgs& args, int groups, in
     constexpr int BESIDE_TILES = 21;     // what else a unit takes, in tiles
     const int width = 4 + 4 * (lane_id() & 3);
     int units = 0;
-    for (uint32_t j = 0; j < args.jobs; j++) units += ((int)args.job[j].outputs + width * TILE_N - 1) / (width * TILE_N) * (int)args.job[j].splits;
+    for (uint32_t j = 0; j < args.jobs; j++) units += (output_tiles(args.job[j]) + width - 1) / width * (int)args.job[j].splits;
     int best = (units * groups + blocks - 1) / blocks * (width + BESIDE_TILES) * 32 + WARPS - width;
     best = min(best, __shfl_xor_sync(0xffffffffu, best, 1));
     best = min(best, __shfl_xor_sync(0xffffffffu, best, 2));
@@ -306,20 +309,20 @@ __device__ __forceinline__ void op_matmul_prompt(const MatmulArgs& args, char* s
     int item = block, before = 0;
     for (uint32_t j = 0; j < args.jobs; j++) {
         const MatmulJob& job = args.job[j];
-        const int tiles = ((int)job.outputs + TILE_N - 1) / TILE_N, sets = (tiles + width - 1) / width, splits = (int)job.splits;
+        const int tiles = output_tiles(job), sets = (tiles + width - 1) / width, splits = (int)job.splits;
         for (; item < before + sets * splits * groups; item += blocks) {
             if (threadIdx.x == 0) {
                 const int local = item - before, group = local % groups, set = local / groups % sets, split = local / groups / sets;
                 const int column0 = pieces * split / splits * PIECE_TILES;
                 const int column1 = min(pieces * (split + 1) / splits * PIECE_TILES, column_tiles);
-                const int tile = set * width, row = group * PROMPT_GROUP;
+                const int tile = set * width, row = group * PROMPT_GROUP, output = tile * tile_outputs(job.paired);
                 unit = {job.weights + ((size_t)tile * column_tiles + column0) * tile_bytes(job.type),
                         args.x,
                         args.x_map,
                         scales + row,
-                        job.y + split * job.split_stride + (size_t)row * job.stride + tile * TILE_N,
-                        column_tiles, column1 - column0, min(width, tiles - tile), (int)job.outputs - tile * TILE_N, (int)job.stride, rows - row,
-                        group * column_tiles + column0, unit.before + unit.columns};
+                        job.y + split * job.split_stride + (size_t)row * job.stride + output,
+                        column_tiles, column1 - column0, min(width, tiles - tile), (int)job.outputs - output, (int)job.stride, rows - row,
+                        group * column_tiles + column0, unit.before + unit.columns, job.paired};
             }
             fence_before_bulk();
             __syncthreads();

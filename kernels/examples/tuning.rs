@@ -104,7 +104,8 @@ fn tiles(device: &Device, cli: &Cli) -> Result<()> {
                     args.job[0] = MatmulJob {
                         weights: weights.address() + (i * bytes) as u64,
                         y: y.address(),
-                        ty: WeightType::of(ty) as u32,
+                        ty: WeightType::of(ty) as u16,
+                        paired: 0,
                         outputs: outputs(tiles) as u32,
                         stride: outputs(tiles) as u32,
                         splits: 1,

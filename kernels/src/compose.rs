@@ -4,12 +4,12 @@ use crate::args::{AttentionArgs, DeltaArgs, KvPool, NO_DRAFT, SampleArgs, Settle
 use crate::device::{Device, DeviceError};
 use crate::memory::{Memory, Shape, Work, splits};
 use crate::program::{
-    DeviceMatrix, EmbedArgs, InputRows, MatmulArgs, MatmulJob, NormArgs, Op, OpKind, PackArgs, PreviousArgs, Program,
+    DeviceMatrix, EmbedArgs, InputRows, MatmulArgs, NormArgs, Op, OpKind, PackArgs, PreviousArgs, Program,
     ProgramBuilder, PromptEndArgs,
 };
 use crate::table::{ROWS_OFFSET, Row};
 use crate::tuning::Tuning;
-use crate::weights::{DeviceBlock, DeviceDraftHead, DeviceMixer, Weights};
+use crate::weights::{DeviceBlock, DeviceDraftHead, DeviceMixer, GateUp, Weights};
 
 /// What a pass's rows are.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -162,15 +162,7 @@ impl Composer<'_> {
         let mut args =
             MatmulArgs { rows: Self::rows(pass), inputs: jobs[0].0.columns as u32, jobs: jobs.len() as u32, ..input };
         for (job, &(matrix, y, splits)) in args.job.iter_mut().zip(jobs) {
-            *job = MatmulJob {
-                weights: matrix.address,
-                y: self.memory.at(y),
-                ty: matrix.ty as u32,
-                outputs: matrix.rows as u32,
-                stride: matrix.rows as u32,
-                splits: splits as u32,
-                split_stride: (self.shape.prompt_rows * matrix.rows) as u64,
-            };
+            *job = matrix.job(self.memory.at(y), splits, self.shape.prompt_rows);
         }
         self.ops.then(if pass == Pass::Prompt { OpKind::MatmulPrompt } else { OpKind::Matmul }, args);
     }
@@ -279,8 +271,18 @@ impl Composer<'_> {
 
     fn ffn(&mut self, pass: Pass, block: &DeviceBlock, parts: u32) -> u32 {
         self.residual(pass, self.norm_args(pass, block.ffn_norm, parts));
-        self.matmul_normed(pass, &[(&block.gate, Work::A, 1), (&block.up, Work::B, 1)]);
-        let input = self.pack(pass, self.gated(Work::B, Work::A, block.gate.rows));
+        let width = block.down.columns;
+        let rows = match &block.gate_up {
+            GateUp::Pair(pair) => {
+                self.matmul_normed(pass, &[(pair, Work::A, 1)]);
+                InputRows::plain(self.at(Work::A), width)
+            }
+            GateUp::Two(gate, up) => {
+                self.matmul_normed(pass, &[(gate, Work::A, 1), (up, Work::B, 1)]);
+                self.gated(Work::B, Work::A, width)
+            }
+        };
+        let input = self.pack(pass, rows);
         self.matmul_parts(pass, input, &block.down)
     }
 

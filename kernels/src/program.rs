@@ -9,7 +9,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::args::{AttentionArgs, KvFormat};
 use crate::device::{Buffer, Device, DeviceError};
-use crate::repack::WeightType;
+use crate::repack::{TILE_ROWS, WeightType};
 use crate::shares::share_out;
 use crate::tuning::Tuning;
 
@@ -147,7 +147,8 @@ pub struct PackArgs {
 pub struct MatmulJob {
     pub weights: u64,
     pub y: u64,
-    pub ty: u32,
+    pub ty: u16,
+    pub paired: u16,
     pub outputs: u32,
     pub stride: u32,
     pub splits: u32,
@@ -182,6 +183,20 @@ impl MatmulJob {
     fn weight_type(&self) -> WeightType {
         WeightType::ALL[self.ty as usize]
     }
+
+    /// Output tiles.
+    fn tiles(&self) -> u32 {
+        (self.outputs << self.paired).div_ceil(TILE_ROWS as u32)
+    }
+}
+
+/// What of a job decides how long it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct JobKind {
+    pub(crate) ty: u16,
+    pub(crate) paired: u16,
+    pub(crate) outputs: u32,
+    pub(crate) splits: u32,
 }
 
 /// Hidden states of the positions before the rows'.
@@ -225,7 +240,7 @@ pub(crate) struct Op {
     padding: [u32; 2],
 }
 
-const _: () = assert!(size_of::<Op>() == 288 && size_of::<MatmulArgs>() == 248);
+const _: () = assert!(size_of::<Op>() == 288 && size_of::<MatmulArgs>() == 248 && size_of::<MatmulJob>() == 40);
 
 /// `NO_OP` in `cuda/program.cuh`.
 const NO_OP: u32 = u32::MAX;
@@ -254,22 +269,23 @@ impl Op {
         let column_tiles = u64::from(args.inputs.div_ceil(256));
         let runs = args.jobs().iter().flat_map(|job| {
             let unit = column_tiles * tuning.tile(job.weight_type()) / u64::from(job.splits);
-            (0..job.splits).map(move |_| (job.outputs.div_ceil(16), unit))
+            (0..job.splits).map(move |_| (job.tiles(), unit))
         });
         let runs: Vec<(u32, u64)> = runs.collect();
         share_out(&runs, tuning.part.into(), blocks)
     }
 
-    /// Of a matmul: its inputs, and type, outputs and splits of each matrix.
-    pub(crate) fn matmul_kind(&self) -> (u32, Vec<(u32, u32, u32)>) {
+    /// Of a matmul: its inputs, and what its jobs are.
+    pub(crate) fn matmul_kind(&self) -> (u32, Vec<JobKind>) {
         let args: &MatmulArgs = self.args();
-        (args.inputs, args.jobs().iter().map(|job| (job.ty, job.outputs, job.splits)).collect())
+        let kind = |&MatmulJob { ty, paired, outputs, splits, .. }: &MatmulJob| JobKind { ty, paired, outputs, splits };
+        (args.inputs, args.jobs().iter().map(kind).collect())
     }
 
     /// Bytes of a matmul's weights.
     pub(crate) fn weight_bytes(&self) -> u64 {
         let args: &MatmulArgs = self.args();
-        let tiles = |job: &MatmulJob| u64::from(args.inputs.div_ceil(256)) * u64::from(job.outputs.div_ceil(16));
+        let tiles = |job: &MatmulJob| u64::from(args.inputs.div_ceil(256)) * u64::from(job.tiles());
         args.jobs().iter().map(|job| tiles(job) * job.weight_type().tile_bytes() as u64).sum()
     }
 }
@@ -281,10 +297,33 @@ pub struct DeviceMatrix {
     pub address: u64,
     /// What they are.
     pub ty: WeightType,
-    /// Outputs.
+    /// Outputs; a pair's are `silu(a) * b` of products with its two matrices.
     pub rows: usize,
     /// Inputs.
     pub columns: usize,
+    /// Whether the tiles are a pair's (`repack_pair` made them).
+    pub paired: bool,
+}
+
+impl DeviceMatrix {
+    /// The job that multiplies it in `splits` runs of the inputs; `y` has room for `rows` rows of each run's.
+    ///
+    /// # Panics
+    /// If a pair's inputs are to be cut: its outputs are made of whole sums.
+    #[must_use]
+    pub fn job(&self, y: u64, splits: usize, rows: usize) -> MatmulJob {
+        assert!(!self.paired || splits == 1, "a pair in {splits} runs");
+        MatmulJob {
+            weights: self.address,
+            y,
+            ty: self.ty as u16,
+            paired: self.paired.into(),
+            outputs: self.rows as u32,
+            stride: self.rows as u32,
+            splits: splits as u32,
+            split_stride: (rows * self.rows) as u64,
+        }
+    }
 }
 
 /// A program being written.

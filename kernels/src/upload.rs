@@ -1,13 +1,14 @@
 //! Moves matrices from a file to where a device reads them: repacked piece by piece, with several pieces under way, so that
 //! reading, repacking and copying happen at the same time.
 
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::mpsc;
 
 use openjet_engine::model::Matrix;
 
 use crate::device::{Buffer, Device, DeviceError, Lane};
-use crate::repack::{TILE_ROWS, repack, repacked_bytes};
+use crate::repack::{PAIR_ROWS, TILE_ROWS, repack, repack_pair, repacked_bytes, repacked_pair_bytes};
 
 /// Bytes repacked and copied at a time.
 const PIECE: usize = 16 << 20;
@@ -24,9 +25,66 @@ pub(crate) const STAGING: usize = LANES * PIECE;
 /// Told of bytes done and bytes in all while weights are uploaded.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 
-/// A matrix and where it goes.
+/// What becomes one matrix on the device.
+#[derive(Clone, Copy)]
+pub(crate) enum Source<'a> {
+    /// One of the file's.
+    One(&'a Matrix),
+    /// Two of one type and shape, as a pair.
+    Pair([&'a Matrix; 2]),
+}
+
+impl<'a> Source<'a> {
+    /// Two matrices as a pair, if they are alike.
+    pub(crate) fn pair(a: &'a Matrix, b: &'a Matrix) -> Option<Self> {
+        ((a.ty, a.rows, a.cols) == (b.ty, b.rows, b.cols)).then_some(Self::Pair([a, b]))
+    }
+
+    /// The matrix that says of which type and shape it is.
+    pub(crate) fn first(self) -> &'a Matrix {
+        let (Self::One(matrix) | Self::Pair([matrix, _])) = self;
+        matrix
+    }
+
+    /// Bytes on the device.
+    pub(crate) fn bytes(self) -> usize {
+        match self {
+            Self::One(matrix) => repacked_bytes(matrix.ty, matrix.rows, matrix.cols),
+            Self::Pair([matrix, _]) => repacked_pair_bytes(matrix.ty, matrix.rows, matrix.cols),
+        }
+    }
+
+    /// Rows of each of its matrices that a line of tiles spans.
+    fn line_rows(self) -> usize {
+        if matches!(self, Self::One(_)) { TILE_ROWS } else { PAIR_ROWS }
+    }
+
+    /// Lines of tiles.
+    fn lines(self) -> usize {
+        self.first().rows.div_ceil(self.line_rows())
+    }
+
+    fn read_ahead(self, lines: &Range<usize>) {
+        let end = (lines.end * self.line_rows()).min(self.first().rows);
+        let rows = lines.start * self.line_rows()..end;
+        match self {
+            Self::One(matrix) => matrix.read_ahead(rows),
+            Self::Pair(both) => both.into_iter().for_each(|matrix| matrix.read_ahead(rows.clone())),
+        }
+    }
+
+    fn repack(self, lines: Range<usize>, out: &mut [u8]) {
+        let Matrix { ty, cols, .. } = *self.first();
+        match self {
+            Self::One(matrix) => repack(ty, matrix.bytes(), cols, lines, out),
+            Self::Pair(both) => repack_pair(ty, both.map(Matrix::bytes), cols, lines, out),
+        }
+    }
+}
+
+/// What is uploaded and where it goes.
 pub(crate) struct Job<'a> {
-    pub(crate) matrix: &'a Matrix,
+    pub(crate) source: Source<'a>,
     pub(crate) to: Destination<'a>,
 }
 
@@ -38,10 +96,10 @@ pub(crate) enum Destination<'a> {
     Host(&'a mut [u8]),
 }
 
-/// Lines of tiles of a matrix: 16 rows each.
+/// Lines of tiles.
 struct Piece<'a> {
-    matrix: &'a Matrix,
-    lines: std::ops::Range<usize>,
+    source: Source<'a>,
+    lines: Range<usize>,
     bytes: usize,
     to: Destination<'a>,
 }
@@ -49,21 +107,20 @@ struct Piece<'a> {
 impl Piece<'_> {
     /// The piece's bytes in the file.
     fn read_ahead(&self) {
-        let rows = self.lines.start * TILE_ROWS..(self.lines.end * TILE_ROWS).min(self.matrix.rows);
-        self.matrix.read_ahead(rows);
+        self.source.read_ahead(&self.lines);
     }
 
     fn repack(&self, out: &mut [u8]) {
-        repack(self.matrix.ty, self.matrix.bytes(), self.matrix.cols, self.lines.clone(), out);
+        self.source.repack(self.lines.clone(), out);
     }
 }
 
 /// Cuts jobs into pieces, in their order.
 fn pieces(jobs: Vec<Job<'_>>) -> Vec<Piece<'_>> {
     let mut pieces = Vec::new();
-    for Job { matrix, mut to } in jobs {
-        let all = matrix.rows.div_ceil(TILE_ROWS);
-        let line = repacked_bytes(matrix.ty, matrix.rows, matrix.cols) / all.max(1);
+    for Job { source, mut to } in jobs {
+        let all = source.lines();
+        let line = source.bytes() / all.max(1);
         let step = (PIECE / line.max(1)).max(1);
         for first in (0..all).step_by(step) {
             let lines = first..(first + step).min(all);
@@ -78,7 +135,7 @@ fn pieces(jobs: Vec<Job<'_>>) -> Vec<Piece<'_>> {
                     Destination::Host(part)
                 }
             };
-            pieces.push(Piece { matrix, lines, bytes, to: part });
+            pieces.push(Piece { source, lines, bytes, to: part });
         }
     }
     pieces
@@ -153,9 +210,9 @@ mod tests {
         Model::load(Arc::new(GgufFile::open(std::path::Path::new(path)).unwrap())).unwrap()
     }
 
-    fn repacked(matrix: &Matrix) -> Vec<u8> {
-        let mut out = vec![0; repacked_bytes(matrix.ty, matrix.rows, matrix.cols)];
-        repack(matrix.ty, matrix.bytes(), matrix.cols, 0..matrix.rows.div_ceil(TILE_ROWS), &mut out);
+    fn repacked(source: Source<'_>) -> Vec<u8> {
+        let mut out = vec![0; source.bytes()];
+        source.repack(0..source.lines(), &mut out);
         out
     }
 
@@ -163,16 +220,17 @@ mod tests {
     #[cfg(has_host_device)]
     fn every_byte_arrives_where_it_belongs() {
         let (device, model) = (Device::host(1, 1 << 10), shipped());
-        let blocks = model.blocks.iter().flat_map(|block| [&block.ffn_up, &block.ffn_down]);
-        let matrices: Vec<&Matrix> = blocks.collect();
-        let sizes: Vec<usize> = matrices.iter().map(|m| repacked_bytes(m.ty, m.rows, m.cols)).collect();
+        let blocks = model.blocks.iter();
+        let sources = blocks.flat_map(|b| [Source::pair(&b.ffn_gate, &b.ffn_up).unwrap(), Source::One(&b.ffn_down)]);
+        let sources: Vec<Source<'_>> = sources.collect();
+        let sizes: Vec<usize> = sources.iter().map(|source| source.bytes()).collect();
         let buffers = device.allocate_together(&sizes).unwrap();
-        let mut host = repacked(&model.embedding);
+        let mut host = repacked(Source::One(&model.embedding));
         let expected = host.clone();
         host.fill(0xff);
-        let mut jobs = vec![Job { matrix: &model.embedding, to: Destination::Host(&mut host) }];
-        let devices = matrices.iter().zip(&buffers);
-        jobs.extend(devices.map(|(matrix, buffer)| Job { matrix, to: Destination::Device { buffer, offset: 0 } }));
+        let mut jobs = vec![Job { source: Source::One(&model.embedding), to: Destination::Host(&mut host) }];
+        let devices = sources.iter().zip(&buffers);
+        jobs.extend(devices.map(|(&source, buffer)| Job { source, to: Destination::Device { buffer, offset: 0 } }));
         let mut last = (0, 0);
         upload(&device, jobs, &mut |done, total| {
             assert!(last.0 < done && done <= total);
@@ -181,22 +239,23 @@ mod tests {
         .unwrap();
         assert_eq!(last, ((sizes.iter().sum::<usize>() + expected.len()) as u64, last.0));
         assert!(host == expected);
-        for (matrix, buffer) in matrices.iter().zip(&buffers) {
+        for (&source, buffer) in sources.iter().zip(&buffers) {
             let mut found = vec![0; buffer.len()];
             buffer.read(0, &mut found).unwrap();
-            assert!(found == repacked(matrix), "{matrix:?}");
+            assert!(found == repacked(source), "{:?}", source.first());
         }
     }
 
     #[test]
     fn large_matrices_go_in_pieces() {
         let model = shipped();
-        let matrix = &model.output;
-        let mut place = repacked(matrix);
-        let whole = place.len();
-        let cut = pieces(vec![Job { matrix, to: Destination::Host(&mut place) }]);
-        assert_eq!(cut.iter().map(|piece| piece.bytes).sum::<usize>(), whole);
-        assert!(cut.iter().all(|piece| piece.bytes <= PIECE));
-        assert!(cut.windows(2).all(|pair| pair[0].lines.end == pair[1].lines.start));
+        for source in [Source::One(&model.output), Source::Pair([&model.output; 2])] {
+            let mut place = repacked(source);
+            let whole = place.len();
+            let cut = pieces(vec![Job { source, to: Destination::Host(&mut place) }]);
+            assert_eq!(cut.iter().map(|piece| piece.bytes).sum::<usize>(), whole);
+            assert!(cut.iter().all(|piece| piece.bytes <= PIECE));
+            assert!(cut.windows(2).all(|pair| pair[0].lines.end == pair[1].lines.start));
+        }
     }
 }

@@ -7,8 +7,8 @@ use openjet_engine::quant::TensorType;
 
 use crate::device::{ALIGNMENT, Buffer, Device, DeviceError, Pinned};
 use crate::program::DeviceMatrix;
-use crate::repack::{WeightType, repacked_bytes};
-use crate::upload::{Destination, Job, Progress, upload};
+use crate::repack::{WeightType, repacked_bytes, repacked_pair_bytes};
+use crate::upload::{Destination, Job, Progress, Source, upload};
 
 /// Matrices and vectors of one block.
 #[derive(Debug)]
@@ -16,9 +16,17 @@ pub(crate) struct DeviceBlock {
     pub(crate) mixer_norm: u64,
     pub(crate) mixer: DeviceMixer,
     pub(crate) ffn_norm: u64,
-    pub(crate) gate: DeviceMatrix,
-    pub(crate) up: DeviceMatrix,
+    pub(crate) gate_up: GateUp,
     pub(crate) down: DeviceMatrix,
+}
+
+/// The two matrices whose products become `silu(gate) * up`.
+#[derive(Debug)]
+pub(crate) enum GateUp {
+    /// As a pair: the matmul makes that of them.
+    Pair(DeviceMatrix),
+    /// Of different types, or too large together.
+    Two(DeviceMatrix, DeviceMatrix),
 }
 
 #[derive(Debug)]
@@ -96,7 +104,16 @@ const LARGEST_MATRIX: usize = u32::MAX as usize;
 pub(crate) fn check_sizes(model: &Model, with_draft_head: bool) -> Result<(), String> {
     let mut layout = Layout::new(Extents::default(), false);
     layout.model(model, with_draft_head);
-    layout.on_device.iter().try_for_each(|(matrix, _)| check_size(&matrix.name, matrix.ty, matrix.rows, matrix.cols))
+    layout.on_device.iter().try_for_each(|(source, _)| match source {
+        Source::One(matrix) => check_size(&matrix.name, matrix.ty, matrix.rows, matrix.cols),
+        // None that is too large is made.
+        Source::Pair(_) => Ok(()),
+    })
+}
+
+/// Whether a pair is not too large, of matrices that may be.
+fn can_pair(ty: TensorType, rows: usize, columns: usize) -> bool {
+    repacked_pair_bytes(ty, rows, columns) <= LARGEST_MATRIX
 }
 
 fn check_size(name: &str, ty: TensorType, rows: usize, columns: usize) -> Result<(), String> {
@@ -114,16 +131,20 @@ fn check_size(name: &str, ty: TensorType, rows: usize, columns: usize) -> Result
 struct Layout<'a> {
     base: Extents,
     host_embedding: bool,
-    /// Each matrix once (a tied head is the embedding again), by where its bytes are in the file.
-    known: HashMap<usize, DeviceMatrix>,
-    on_device: Vec<(&'a Matrix, usize)>,
-    on_host: Vec<(&'a Matrix, usize)>,
+    /// Each matrix once (a tied head is the embedding again), by where its bytes are in the file; of a pair, both's.
+    known: HashMap<[usize; 2], DeviceMatrix>,
+    on_device: Vec<(Source<'a>, usize)>,
+    on_host: Vec<(Source<'a>, usize)>,
     vectors: Vec<u8>,
     sizes: Extents,
 }
 
-fn key(matrix: &Matrix) -> usize {
-    matrix.bytes().as_ptr() as usize
+fn key(source: Source<'_>) -> [usize; 2] {
+    let at = |matrix: &Matrix| matrix.bytes().as_ptr() as usize;
+    match source {
+        Source::One(matrix) => [at(matrix), 0],
+        Source::Pair(both) => both.map(at),
+    }
 }
 
 impl<'a> Layout<'a> {
@@ -137,11 +158,18 @@ impl<'a> Layout<'a> {
     }
 
     fn matrix(&mut self, matrix: &'a Matrix) -> DeviceMatrix {
-        self.place(matrix, false)
+        self.place(Source::One(matrix), false)
     }
 
-    fn place(&mut self, matrix: &'a Matrix, on_host: bool) -> DeviceMatrix {
-        if let Some(known) = self.known.get(&key(matrix)) {
+    fn gate_up(&mut self, gate: &'a Matrix, up: &'a Matrix) -> GateUp {
+        match Source::pair(gate, up).filter(|_| can_pair(gate.ty, gate.rows, gate.cols)) {
+            Some(pair) => GateUp::Pair(self.place(pair, false)),
+            None => GateUp::Two(self.matrix(gate), self.matrix(up)),
+        }
+    }
+
+    fn place(&mut self, source: Source<'a>, on_host: bool) -> DeviceMatrix {
+        if let Some(known) = self.known.get(&key(source)) {
             return *known;
         }
         let (base, size, list) = if on_host {
@@ -149,11 +177,13 @@ impl<'a> Layout<'a> {
         } else {
             (self.base.matrices, &mut self.sizes.matrices, &mut self.on_device)
         };
-        list.push((matrix, *size));
+        list.push((source, *size));
         let address = (base + *size) as u64;
-        *size += repacked_bytes(matrix.ty, matrix.rows, matrix.cols).next_multiple_of(ALIGNMENT);
-        let placed = DeviceMatrix { address, ty: WeightType::of(matrix.ty), rows: matrix.rows, columns: matrix.cols };
-        self.known.insert(key(matrix), placed);
+        *size += source.bytes().next_multiple_of(ALIGNMENT);
+        let Matrix { ty, rows, cols: columns, .. } = *source.first();
+        let paired = matches!(source, Source::Pair(_));
+        let placed = DeviceMatrix { address, ty: WeightType::of(ty), rows, columns, paired };
+        self.known.insert(key(source), placed);
         placed
     }
 
@@ -172,8 +202,7 @@ impl<'a> Layout<'a> {
                 Mixer::DeltaNet(delta) => self.deltanet(delta),
             },
             ffn_norm: self.vector(&block.ffn_norm),
-            gate: self.matrix(&block.ffn_gate),
-            up: self.matrix(&block.ffn_up),
+            gate_up: self.gate_up(&block.ffn_gate, &block.ffn_up),
             down: self.matrix(&block.ffn_down),
         }
     }
@@ -208,7 +237,7 @@ impl<'a> Layout<'a> {
         let draft_head = model.draft_head.as_ref().filter(|_| with_draft_head);
         let output = self.matrix(&model.output);
         let draft_output = draft_head.map(|head| self.matrix(&head.output));
-        let embedding = self.place(&model.embedding, self.host_embedding);
+        let embedding = self.place(Source::One(&model.embedding), self.host_embedding);
         let blocks = model.blocks.iter().map(|block| self.block(block)).collect();
         let draft_head = draft_head.zip(draft_output).map(|(head, output)| DeviceDraftHead {
             join: self.matrix(&head.join),
@@ -216,7 +245,7 @@ impl<'a> Layout<'a> {
             hidden_norm: self.vector(&head.hidden_norm),
             block: self.block(&head.block),
             head_norm: self.vector(&head.head_norm),
-            embedding: self.place(&head.embedding, self.host_embedding),
+            embedding: self.place(Source::One(&head.embedding), self.host_embedding),
             output,
         });
         let turns: Vec<f64> = model.config.rope_freqs.iter().map(|angle| angle / std::f64::consts::TAU).collect();
@@ -258,10 +287,10 @@ impl Weights {
         let mut jobs: Vec<Job<'_>> = Vec::new();
         if let Some(host) = &mut host {
             let mut rest = host.bytes_mut();
-            for &(matrix, _) in &layout.on_host {
-                let bytes = repacked_bytes(matrix.ty, matrix.rows, matrix.cols);
+            for &(source, _) in &layout.on_host {
+                let bytes = source.bytes();
                 let (place, more) = rest.split_at_mut(bytes.next_multiple_of(ALIGNMENT));
-                jobs.push(Job { matrix, to: Destination::Host(&mut place[..bytes]) });
+                jobs.push(Job { source, to: Destination::Host(&mut place[..bytes]) });
                 rest = more;
             }
         }
@@ -269,7 +298,7 @@ impl Weights {
             layout
                 .on_device
                 .iter()
-                .map(|&(matrix, offset)| Job { matrix, to: Destination::Device { buffer: matrices, offset } }),
+                .map(|&(source, offset)| Job { source, to: Destination::Device { buffer: matrices, offset } }),
         );
         upload(device, jobs, progress)?;
         Ok(Self { _device: std::mem::take(&mut on_device), _host: host, ..weights })
@@ -278,6 +307,12 @@ impl Weights {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::sync::Arc;
+
+    use openjet_engine::gguf::GgufFile;
+
     use super::*;
 
     #[test]
@@ -286,5 +321,32 @@ mod tests {
         let refused = check_size("output.weight", TensorType::F32, 248_320, 5120);
         let told = "output.weight (F32, 248320 x 5120) takes 5105459200 bytes";
         assert!(refused.as_ref().is_err_and(|error| error.contains(told)), "{refused:?}");
+    }
+
+    #[test]
+    fn gate_and_up_are_a_pair_where_they_are_alike() {
+        for (file, alike) in
+            [("assets/openjet-tiny-Q4_K_M", true), ("engine/tests/fixtures/models/openjet-tiny-mixed", false)]
+        {
+            let path = format!("{}/../{file}.gguf", env!("CARGO_MANIFEST_DIR"));
+            let model = Model::load(Arc::new(GgufFile::open(path.as_ref()).unwrap())).unwrap();
+            let mut layout = Layout::new(Extents::default(), false);
+            let weights = layout.model(&model, true);
+            let head = weights.draft_head.as_ref().map(|head| &head.block);
+            for block in weights.blocks.iter().chain(head) {
+                assert_eq!(matches!(block.gate_up, GateUp::Pair(pair) if pair.paired), alike, "{file}: {block:?}");
+            }
+            // Each has its place behind the one before.
+            let ends = layout.on_device.iter().map(|(source, offset)| offset + source.bytes());
+            let next = layout.on_device[1..].iter().map(|&(_, offset)| offset).chain([layout.extents().matrices]);
+            assert!(ends.zip(next).all(|(end, next)| end.next_multiple_of(ALIGNMENT) == next), "{file}");
+        }
+    }
+
+    #[test]
+    fn matrices_that_are_too_large_together_stay_two() {
+        assert!(can_pair(TensorType::F32, 100_000, 5120));
+        assert!(!can_pair(TensorType::F32, 110_000, 5120));
+        assert_eq!(check_size("blk.0.ffn_up.weight", TensorType::F32, 110_000, 5120), Ok(()));
     }
 }

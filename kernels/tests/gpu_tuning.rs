@@ -21,29 +21,29 @@ fn any_tuning(random: &mut Random) -> Tuning {
     Tuning { part: cost(0), tile: std::array::from_fn(|_| cost(1)) }
 }
 
-/// Bits of the products of matrices of several types and sizes, in one op, with inputs cut into runs in two of them.
+/// Bits of the products of matrices of several types and sizes, in one op: a pair, and two with inputs cut into runs.
 fn products(device: &Device, tuning: Option<Tuning>, rows: usize) -> Vec<u32> {
     const INPUTS: usize = 1280;
     const MOST: usize = 24;
     let mut random = Random(41);
-    let jobs =
-        [(TensorType::Q4_K, 200, 1), (TensorType::Q6_K, 72, 2), (TensorType::F32, 6, 1), (TensorType::Q8_0, 40, 2)];
+    let jobs = [
+        (TensorType::Q4_K, 200, 1, true),
+        (TensorType::Q6_K, 72, 2, false),
+        (TensorType::F32, 6, 1, false),
+        (TensorType::Q8_0, 40, 2, false),
+    ];
     let input = upload_f32(device, &random.vector(MOST * INPUTS));
     let fragments = device.allocate(fragment_bytes(MOST, INPUTS)).unwrap();
     let mut args = MatmulArgs { x: fragments.address(), inputs: INPUTS as u32, jobs: 4, ..MatmulArgs::default() };
-    let buffers = jobs.iter().zip(&mut args.job).map(|(&(ty, outputs, splits), job)| {
-        let bytes = random_weights(ty, outputs, INPUTS, &mut random);
-        let (weights, matrix) = upload(device, ty, &bytes, outputs, INPUTS);
-        let y = device.allocate(splits * MOST * outputs * 4).unwrap();
-        *job = MatmulJob {
-            weights: matrix.address,
-            y: y.address(),
-            ty: matrix.ty as u32,
-            outputs: outputs as u32,
-            stride: outputs as u32,
-            splits: splits as u32,
-            split_stride: (MOST * outputs) as u64,
+    let buffers = jobs.iter().zip(&mut args.job).map(|(&(ty, outputs, splits, paired), job)| {
+        let mut bytes = || random_weights(ty, outputs, INPUTS, &mut random);
+        let (weights, matrix) = if paired {
+            upload_pair(device, ty, [&bytes(), &bytes()], outputs, INPUTS)
+        } else {
+            upload(device, ty, &bytes(), outputs, INPUTS)
         };
+        let y = device.allocate(splits * MOST * outputs * 4).unwrap();
+        *job = matrix.job(y.address(), splits, MOST);
         (weights, y)
     });
     let buffers: Vec<_> = buffers.collect();

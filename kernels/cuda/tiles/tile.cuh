@@ -9,6 +9,9 @@
 //   8 bits: two words for (step, lane): bytes (p0 low, p1 low, p0 high, p1 high), then p2, p3. 16 bits: four words, p0 .. p3.
 // then the scales: a lane holds those of sub-blocks j and j+4 (blocks of 32) or j', j'+1, j'+8, j'+9 with j' = 2j (blocks of 16).
 //
+// A pair of matrices shares its tiles: their rows 0 .. 7 are rows of the first, 8 .. 15 the same rows of the second. So the lane that
+// owns row g of one owns that of the other.
+//
 // Quantised integers are used as they are: the integer q in the low bits of a half is the subnormal q * 2^-24, which tensor
 // cores take exactly; row g+8 comes 16 times larger where that saves a shift. Products are scaled in f32 for each sub-block.
 // Offsets (zero points and minima) are one more product per tile, with the sums of 16 activations. So a product differs from

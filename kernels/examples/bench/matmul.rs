@@ -3,7 +3,9 @@
 use anyhow::Result;
 use openjet_engine::quant::TensorType;
 use openjet_kernels::device::Buffer;
-use openjet_kernels::program::{InputRows, MatmulArgs, MatmulJob, OpKind, PackArgs, fragment_bytes, prompt_row_bytes};
+use openjet_kernels::program::{
+    DeviceMatrix, InputRows, MatmulArgs, OpKind, PackArgs, fragment_bytes, prompt_row_bytes,
+};
 use openjet_kernels::repack::{TILE_ROWS, WeightType, repack, repacked_bytes};
 use openjet_kernels::{PROMPT_ROWS, splits};
 
@@ -23,6 +25,8 @@ struct Group {
     inputs: usize,
     /// Its output goes to the residual stream, so the inputs are cut into runs.
     split: bool,
+    /// Two matrices of so many outputs as a pair, whose silu the matmul applies.
+    paired: bool,
 }
 
 impl Group {
@@ -30,20 +34,31 @@ impl Group {
         if self.split { splits(self.outputs[0], self.inputs) } else { 1 }
     }
 
+    /// Rows of the device's matrices. Outputs are multiples of 8, so tiles of a pair have no row to spare.
+    fn matrices(&self) -> impl Iterator<Item = usize> {
+        self.outputs.iter().map(|outputs| outputs * if self.paired { 2 } else { 1 })
+    }
+
     fn bytes(&self, ty: TensorType) -> usize {
-        self.outputs.iter().map(|&outputs| repacked_bytes(ty, outputs, self.inputs)).sum()
+        self.matrices().map(|rows| repacked_bytes(ty, rows, self.inputs)).sum()
     }
 
     fn weights(&self) -> usize {
-        self.outputs.iter().sum::<usize>() * self.inputs
+        self.matrices().sum::<usize>() * self.inputs
     }
 }
 
 fn groups(shapes: &Shapes) -> Vec<Group> {
     let Shapes { hidden, ffn, vocab, heads, kv_heads, value_heads, .. } = *shapes;
-    let group = |name, outputs: &[usize], inputs, split| Group { name, outputs: outputs.to_vec(), inputs, split };
+    let group = |name, outputs: &[usize], inputs, split| Group {
+        name,
+        outputs: outputs.to_vec(),
+        inputs,
+        split,
+        paired: false,
+    };
     vec![
-        group("gate and up", &[ffn, ffn], hidden, false),
+        Group { paired: true, ..group("gate and up", &[ffn], hidden, false) },
         group("down", &[hidden], ffn, true),
         group("DeltaNet in", &[shapes.channels(), shapes.inner(), value_heads, value_heads], hidden, false),
         group("attention in", &[2 * heads * 256, kv_heads * 256, kv_heads * 256], hidden, false),
@@ -91,7 +106,7 @@ fn measure(bench: &mut Bench<'_>, group: &Group, ty: TensorType, rows: &[usize],
     let (device, inputs, splits) = (bench.chain.device, group.inputs, group.splits());
     // So many copies that none is left in a cache when its turn comes again.
     let copies = bench.cold_bytes / group.bytes(ty) + 1;
-    let tiles: Vec<Vec<u8>> = group.outputs.iter().map(|&n| tiles(ty, n, inputs, &mut random)).collect();
+    let tiles: Vec<Vec<u8>> = group.matrices().map(|n| tiles(ty, n, inputs, &mut random)).collect();
     let copies: Vec<Vec<Buffer>> = (0..copies)
         .map(|_| tiles.iter().map(|tiles| Ok(device.upload(tiles)?)).collect::<Result<Vec<_>>>())
         .collect::<Result<_>>()?;
@@ -118,15 +133,9 @@ fn measure(bench: &mut Bench<'_>, group: &Group, ty: TensorType, rows: &[usize],
             };
             let matrices = copies[i % copies.len()].iter().zip(&y).zip(&group.outputs);
             for (job, ((weights, y), &outputs)) in args.job.iter_mut().zip(matrices) {
-                *job = MatmulJob {
-                    weights: weights.address(),
-                    y: y.address(),
-                    ty: WeightType::of(ty) as u32,
-                    outputs: outputs as u32,
-                    stride: outputs as u32,
-                    splits: splits as u32,
-                    split_stride: (most * outputs) as u64,
-                };
+                let (address, ty, paired) = (weights.address(), WeightType::of(ty), group.paired);
+                let matrix = DeviceMatrix { address, ty, rows: outputs, columns: inputs, paired };
+                *job = matrix.job(y.address(), splits, most);
             }
             program.then(kind, args);
         })?;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::table::{Limit, Pace};
 use super::{Chosen, Source, Tuning};
 use crate::device::{Buffer, Device, DeviceError};
-use crate::program::{Op, Program, ProgramBuilder};
+use crate::program::{JobKind, Op, Program, ProgramBuilder};
 use crate::repack::WeightType;
 
 /// Rows of the steps that count: one agent's, and those of six with three drafts each, as many as weights are read once for.
@@ -199,9 +199,10 @@ pub(crate) fn compare(
         for _ in 0..rounds {
             trial.round()?;
         }
-        let job = |&(ty, outputs, splits): &(u32, u32, u32)| {
+        let job = |&JobKind { ty, paired, outputs, splits }: &JobKind| {
+            let twice = if paired == 0 { "" } else { "2 x " };
             let parts = if splits > 1 { format!(" in {splits}") } else { String::new() };
-            format!("{:?} {outputs}{parts}", WeightType::ALL[ty as usize])
+            format!("{:?} {twice}{outputs}{parts}", WeightType::ALL[ty as usize])
         };
         let kind = format!("{} x {inputs}", jobs.iter().map(job).collect::<Vec<_>>().join(", "));
         for (candidate, medians) in all.iter().zip(trial.medians()) {

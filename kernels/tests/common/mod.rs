@@ -20,7 +20,7 @@ use openjet_engine::model::Model;
 use openjet_engine::quant::{TensorType, dequantize_row};
 use openjet_kernels::device::{Buffer, Device, Selector};
 use openjet_kernels::program::DeviceMatrix;
-use openjet_kernels::repack::{WeightType, repack, repacked_bytes};
+use openjet_kernels::repack::{WeightType, repack, repack_pair, repacked_bytes, repacked_pair_bytes};
 
 /// Files stand in the repository, or in $OPENJET_FIXTURES when the test binary was carried to another machine.
 pub fn fixture(path: &str) -> PathBuf {
@@ -130,7 +130,22 @@ pub fn upload(device: &Device, ty: TensorType, bytes: &[u8], rows: usize, column
     let mut out = vec![0xa5; repacked_bytes(ty, rows, columns)];
     repack(ty, bytes, columns, 0..rows.div_ceil(16), &mut out);
     let buffer = device.upload(&out).unwrap();
-    let matrix = DeviceMatrix { address: buffer.address(), ty: WeightType::of(ty), rows, columns };
+    let matrix = DeviceMatrix { address: buffer.address(), ty: WeightType::of(ty), rows, columns, paired: false };
+    (buffer, matrix)
+}
+
+/// Repacks and uploads two matrices as a pair.
+pub fn upload_pair(
+    device: &Device,
+    ty: TensorType,
+    both: [&[u8]; 2],
+    rows: usize,
+    columns: usize,
+) -> (Buffer, DeviceMatrix) {
+    let mut out = vec![0xa5; repacked_pair_bytes(ty, rows, columns)];
+    repack_pair(ty, both, columns, 0..rows.div_ceil(8), &mut out);
+    let buffer = device.upload(&out).unwrap();
+    let matrix = DeviceMatrix { address: buffer.address(), ty: WeightType::of(ty), rows, columns, paired: true };
     (buffer, matrix)
 }
 
