@@ -9,7 +9,7 @@ namespace openjet {
 // before it arrived is seen by all after they waited: the block barrier orders its threads' writes before the release.
 __device__ __forceinline__ void grid_arrive(uint32_t* counter, uint32_t& passed) {
     __syncthreads();
-    if (threadIdx.x == 0) {
+    if (thread_now() == 0) {
         passed++;
 #ifdef OPENJET_HOST
         *counter += 1;
@@ -20,7 +20,7 @@ __device__ __forceinline__ void grid_arrive(uint32_t* counter, uint32_t& passed)
 }
 // `target` is what the counter shows when all have arrived; only the first thread's counts.
 __device__ __forceinline__ void grid_wait(const uint32_t* counter, uint32_t target) {
-    if (threadIdx.x == 0) {
+    if (thread_now() == 0) {
 #ifdef OPENJET_HOST
         while (*counter < target) host::yield();
 #else
@@ -39,7 +39,7 @@ struct Gate {
     const uint32_t* counter;
     uint32_t target;                 // 0: none, or it was passed
 };
-constexpr int GATE = 128;
+constexpr int GATE = 128;                // room for more that is kept from op to op
 
 // Between two calls lies a block barrier.
 __device__ __forceinline__ void pass_gate(char* smem) {

@@ -170,16 +170,43 @@ __device__ __forceinline__ void host_yield() {
 // A word of shared memory as it is now, whatever the compiler knows of it.
 template <class Word> __device__ __forceinline__ Word reread(const Word& word) { return *const_cast<const volatile Word*>(&word); }
 
-// Blocks of the launch. Asked for each time: kept, it would be spilled, and after a barrier a read from L2 in front of all else.
-__device__ __forceinline__ uint32_t grid_blocks() {
+// Thread, block, blocks of the launch, and an argument of the kernel, asked for each time. What the compiler knows to stay the same
+// over the loop of ops it keeps, with all that follows from it, on the stack, and after a barrier that is a read from L2 in front of
+// all else.
 #ifdef OPENJET_HOST
-    return gridDim.x;
+inline int thread_now() { return (int)threadIdx.x; }
+inline int block_now() { return (int)blockIdx.x; }
+inline int blocks_now() { return (int)gridDim.x; }
+template <class Word> Word argument_now(Word x) { return x; }
 #else
-    uint32_t n;
+__device__ __forceinline__ int thread_now() {
+    int n;
+    asm volatile("mov.u32 %0,%%tid.x;" : "=r"(n));
+    return n;
+}
+__device__ __forceinline__ int block_now() {
+    int n;
+    asm volatile("mov.u32 %0,%%ctaid.x;" : "=r"(n));
+    return n;
+}
+__device__ __forceinline__ int blocks_now() {
+    int n;
     asm volatile("mov.u32 %0,%%nctaid.x;" : "=r"(n));
     return n;
-#endif
 }
+__device__ __forceinline__ int argument_now(int x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+__device__ __forceinline__ uint32_t argument_now(uint32_t x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+template <class T> __device__ __forceinline__ T* argument_now(T* x) {
+    asm volatile("" : "+l"(x));
+    return x;
+}
+#endif
 
 // Keeps the compiler from knowing the range of x: address arithmetic with it then folds into the loads' offsets.
 __device__ __forceinline__ int opaque(int x) {

@@ -30,6 +30,31 @@ struct DeltaItem {
 };
 constexpr uint32_t MAX_VALUE_HEADS = 1023;                       // as in src/memory.rs
 
+// A block's first items, which are the same in each layer of a launch: found once, since finding one takes two reads from L2, one
+// after the other. They stand behind the gate.
+struct DeltaItems {
+    static constexpr uint32_t KEPT = 8;
+    uint32_t known;
+    DeltaItem item[KEPT];
+
+    __device__ static __forceinline__ DeltaItems& of(char* smem) { return *reinterpret_cast<DeltaItems*>(smem - GATE + sizeof(Gate)); }
+    // When the kernel begins, before a block barrier.
+    __device__ static __forceinline__ void begin(char* smem) {
+        if (threadIdx.x == 0) of(smem).known = 0;
+    }
+    __device__ __forceinline__ void find(const DeltaArgs& a, uint32_t block, uint32_t blocks, uint32_t items) {
+        if (reread(known)) return;
+        if (threadIdx.x < KEPT) item[threadIdx.x] = DeltaItem(a, block + threadIdx.x * blocks, items);
+        __syncthreads();
+        if (threadIdx.x == 0) known = 1;
+    }
+    // The block's n-th.
+    __device__ __forceinline__ DeltaItem get(const DeltaArgs& a, uint32_t n, uint32_t block, uint32_t blocks, uint32_t items) const {
+        return n < KEPT ? item[n] : DeltaItem(a, block + n * blocks, items);
+    }
+};
+static_assert(sizeof(Gate) + sizeof(DeltaItems) + sizeof(TableHeader) <= GATE);
+
 // What a block has of an item in shared memory besides the state. All of it is copied at once, so that memory is waited for once
 // and not in every row, and while the item before is worked on where there is room for two.
 struct DeltaRows {
@@ -135,8 +160,10 @@ __device__ __forceinline__ void op_deltanet_decode(const DeltaArgs& a, char* sme
     auto own = [&](const DeltaItem& item) { return slot_state(a, item.slot()) + l.memory() + (uint64_t)item.head() * STATE_DIM * STATE_DIM; };
     // `item` is here or on its way, `next` is asked for: where there is room for both, before `item` is worked on, else in a round of
     // its own.
-    DeltaItem item = {}, next(a, block, items);
-    uint32_t at = block, turn = 0;
+    DeltaItems& kept = DeltaItems::of(smem);
+    kept.find(a, block, blocks, items);
+    DeltaItem item = {}, next = kept.get(a, 0, block, blocks, items);
+    uint32_t turn = 0, n = 0;
     if (!next.there()) pass_gate(smem);
 #pragma unroll 1
     while (item.there() || next.there()) {
@@ -160,8 +187,8 @@ __device__ __forceinline__ void op_deltanet_decode(const DeltaArgs& a, char* sme
             if (comes) to.fetch_new(a, next);
             copy_commit();
             item = next;
-            at += blocks;
-            next = DeltaItem(a, at, items);
+            n++;
+            next = kept.get(a, n, block, blocks, items);
         }
         if (!now.there() || now.rows() == 0) continue;
         const uint32_t rows = now.rows(), head = now.head(), pending = now.pending();

@@ -93,15 +93,18 @@ struct alignas(128) Running {
     uint32_t index;                  // of this op
     uint32_t passed;                 // barriers, of the first thread
 };
-// Then come 128 bytes that begin with the gate (pass_gate) and end with the step table's header (header_word), then the op's own.
+// Then come 128 bytes that begin with the gate (pass_gate), go on with DeltaItems and end with the step table's header (header_word), then
+// the op's own.
 constexpr int RUNNING_BYTES = sizeof(Running) + GATE;
-static_assert(sizeof(Gate) + sizeof(TableHeader) <= GATE);
 
-// Starts the copy of an op to shared memory. `shares` is [op][blocks + 1].
-__device__ __forceinline__ void copy_op(Op& to, const Op* ops, const uint32_t* shares, uint32_t i, int thread) {
-    if (thread < 0) return;
-    if (thread < OP_COPIED / 16) copy16(reinterpret_cast<char*>(&to) + thread * 16, reinterpret_cast<const char*>(ops + i) + thread * 16);
-    if (thread == 30 || thread == 31) copy4(&to.from + (thread - 30), shares + (uint64_t)i * (grid_blocks() + 1) + blockIdx.x + (thread - 30));
+// Starts the copy of op i to shared memory, by one warp. Behind all `count` ops lie the blocks' shares: [op][blocks + 1].
+__device__ __forceinline__ void copy_op(Op& to, const Op* ops, uint32_t count, uint32_t i, int warp) {
+    const int lane = thread_now() - 32 * warp;
+    if ((uint32_t)lane >= 32) return;
+    ops = argument_now(ops);
+    const uint32_t* shares = reinterpret_cast<const uint32_t*>(ops + argument_now(count)) + (uint64_t)i * (blocks_now() + 1) + block_now();
+    if (lane < OP_COPIED / 16) copy16(reinterpret_cast<char*>(&to) + lane * 16, reinterpret_cast<const char*>(ops + i) + lane * 16);
+    if (lane >= 30) copy4(&to.from + (lane - 30), shares + (lane - 30));
 }
 
 __device__ __forceinline__ void prepare_matmul(Running& running, const char* own, int smem_bytes) {
@@ -109,13 +112,12 @@ __device__ __forceinline__ void prepare_matmul(Running& running, const char* own
     list_parts(running.parts, args, header_word(own, args.rows), (int)running.matmul.from, (int)running.matmul.to, smem_bytes);
 }
 
-// `counter` is zero at the start. Behind the ops lie the blocks' shares of each.
+// `counter` is zero at the start.
 __device__ __forceinline__ void run_program(const Op* ops, uint32_t count, const uint32_t* table, uint32_t* counter, char* smem, int smem_bytes) {
     Running& running = *reinterpret_cast<Running*>(smem);
     char* own = smem + RUNNING_BYTES;
     TableHeader& header = reinterpret_cast<TableHeader*>(own)[-1];
     Gate& gate = *reinterpret_cast<Gate*>(own - GATE);
-    const uint32_t* shares = reinterpret_cast<const uint32_t*>(ops + count);
     constexpr int PREPARER = 32;     // a thread that does not wait for the other blocks
     const int thread = (int)threadIdx.x;
     if (thread == 0) {
@@ -123,10 +125,11 @@ __device__ __forceinline__ void run_program(const Op* ops, uint32_t count, const
         gate = {counter, 0};
     }
     begin_parts(running.parts);
+    DeltaItems::begin(own);
     if (thread < (int)sizeof(TableHeader) / 4) reinterpret_cast<uint32_t*>(&header)[thread] = table[thread];
-    copy_op(running.op[0], ops, shares, 0, thread);
+    copy_op(running.op[0], ops, count, 0, 0);
     const uint32_t first = ops->kind == OP_MATMUL ? 0 : ops->next_matmul;
-    if (first != NO_OP) copy_op(running.matmul, ops, shares, first, thread - 64);
+    if (first != NO_OP) copy_op(running.matmul, ops, count, first, 2);
     copy_commit();
     copy_wait<0>();
     __syncthreads();
@@ -136,29 +139,29 @@ __device__ __forceinline__ void run_program(const Op* ops, uint32_t count, const
         {
             const uint32_t i = reread(running.index);
             const Op& op = running.op[i & 1];
-            if (i + 1 < count) copy_op(running.op[(i + 1) & 1], ops, shares, i + 1, (int)threadIdx.x);
-            if (op.kind == OP_MATMUL && op.next_matmul != NO_OP) copy_op(running.matmul, ops, shares, op.next_matmul, (int)threadIdx.x - 64);
+            if (i + 1 < count) copy_op(running.op[(i + 1) & 1], ops, count, i + 1, 0);
+            if (op.kind == OP_MATMUL && op.next_matmul != NO_OP) copy_op(running.matmul, ops, count, op.next_matmul, 2);
             copy_commit();
-            if (op.min_draft <= header.draft_depth) run_op(op, running.parts, own, smem_bytes - RUNNING_BYTES, (int)blockIdx.x, (int)grid_blocks());
+            if (op.min_draft <= header.draft_depth) run_op(op, running.parts, own, argument_now(smem_bytes) - RUNNING_BYTES, block_now(), blocks_now());
             copy_wait<0>();
         }
         const uint32_t i = reread(running.index);
         const Op& op = running.op[i & 1];
         if (op.min_draft > header.draft_depth || !op.barrier) {
             __syncthreads();
-            if (threadIdx.x == 0) running.index = i + 1;
+            if (thread_now() == 0) running.index = i + 1;
             __syncthreads();
             continue;
         }
         grid_arrive(counter, running.passed);
-        if (threadIdx.x == 0) running.index = i + 1;
-        if (op.kind == OP_MATMUL && op.next_matmul != NO_OP && threadIdx.x == PREPARER) prepare_matmul(running, own, smem_bytes - RUNNING_BYTES);
+        if (thread_now() == 0) running.index = i + 1;
+        if (op.kind == OP_MATMUL && op.next_matmul != NO_OP && thread_now() == PREPARER) prepare_matmul(running, own, argument_now(smem_bytes) - RUNNING_BYTES);
         const Op& next = running.op[(i + 1) & 1];
         if (i + 1 < count && passes_gate(next.kind) && next.min_draft <= header.draft_depth) {
-            if (threadIdx.x == 0) gate.target = running.passed * grid_blocks();
+            if (thread_now() == 0) gate.target = running.passed * blocks_now();
             __syncthreads();
         } else {
-            grid_wait(counter, running.passed * grid_blocks());
+            grid_wait(counter, running.passed * blocks_now());
         }
     }
 }

@@ -269,7 +269,7 @@ fn check(machine: &mut Machine, key_heads: usize, value_heads: usize, prompt: us
         let mine = (0, 2, at..at + rows);
         // Slot 0's conversation goes on beside it every other time.
         let parts = if i % 2 == 0 { vec![(1, 0, 10 * i / 2..10 * i / 2 + 2), mine] } else { vec![mine] };
-        let results = device.run(&parts, false, 2 + i as u32);
+        let results = device.run(&parts, false, 1 + i as u32);
         output.extend_from_slice(&results[parts.len() - 1][..taken * inner]);
         device.accept(2, taken);
         if i % 2 == 0 {
