@@ -18,17 +18,20 @@ __device__ __forceinline__ void grid_arrive(uint32_t* counter, uint32_t& passed)
 #endif
     }
 }
+// Barriers that blocks have arrived at, together.
+__device__ __forceinline__ uint32_t barrier_count(const uint32_t* counter) {
+#ifdef OPENJET_HOST
+    return *counter;
+#else
+    uint32_t seen;
+    asm volatile("ld.acquire.gpu.global.u32 %0,[%1];" : "=r"(seen) : "l"(counter) : "memory");
+    return seen;
+#endif
+}
 // `target` is what the counter shows when all have arrived; only the first thread's counts.
 __device__ __forceinline__ void grid_wait(const uint32_t* counter, uint32_t target) {
     if (thread_now() == 0) {
-#ifdef OPENJET_HOST
-        while (*counter < target) host::yield();
-#else
-        uint32_t seen;
-        do {
-            asm volatile("ld.acquire.gpu.global.u32 %0,[%1];" : "=r"(seen) : "l"(counter) : "memory");
-        } while (seen < target);
-#endif
+        while (barrier_count(counter) < target) host_yield();
     }
     __syncthreads();
 }
@@ -38,10 +41,22 @@ __device__ __forceinline__ void grid_wait(const uint32_t* counter, uint32_t targ
 struct Gate {
     const uint32_t* counter;
     uint32_t target;                 // 0: none, or it was passed
+    uint32_t open;                   // what peek_gate saw
 };
 constexpr int GATE = 128;                // room for more that is kept from op to op
 
-// Between two calls lies a block barrier.
+// Whether the gate is open, and then it is passed: what depends on other blocks is best asked for first. For the block that arrived
+// last it is, and for it alone all others wait.
+__device__ __forceinline__ bool peek_gate(char* smem) {
+    Gate& gate = *reinterpret_cast<Gate*>(smem - GATE);
+    if (reread(gate.target) == 0) return true;
+    if (thread_now() == 0) gate.open = barrier_count(gate.counter) >= gate.target;
+    __syncthreads();
+    const bool open = reread(gate.open);
+    if (open && thread_now() == 0) gate.target = 0;
+    return open;
+}
+// Waits until it is open. Before this and peek_gate lies a block barrier.
 __device__ __forceinline__ void pass_gate(char* smem) {
     Gate& gate = *reinterpret_cast<Gate*>(smem - GATE);
     if (reread(gate.target) == 0) return;

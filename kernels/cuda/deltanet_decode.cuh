@@ -164,7 +164,7 @@ __device__ __forceinline__ void op_deltanet_decode(const DeltaArgs& a, char* sme
     kept.find(a, block, blocks, items);
     DeltaItem item = {}, next = kept.get(a, 0, block, blocks, items);
     uint32_t turn = 0, n = 0;
-    if (!next.there()) pass_gate(smem);
+    bool passed = peek_gate(smem);
 #pragma unroll 1
     while (item.there() || next.there()) {
         const DeltaRows shared(places + turn * place, l.rows);
@@ -183,7 +183,8 @@ __device__ __forceinline__ void op_deltanet_decode(const DeltaArgs& a, char* sme
             const bool comes = next.there() && next.rows();
             if (comes) to.fetch_kept(a, next, slot_state(a, next.slot()));
             if (comes && ahead) HeadState::fetch(fetched, own(next));
-            pass_gate(smem);
+            if (!passed) pass_gate(smem);
+            passed = true;
             if (comes) to.fetch_new(a, next);
             copy_commit();
             item = next;
@@ -253,6 +254,7 @@ __device__ __forceinline__ void op_deltanet_decode(const DeltaArgs& a, char* sme
         }
         __syncthreads();
     }
+    if (!passed) pass_gate(smem);
     copy_wait<0>();
 }
 

@@ -84,8 +84,18 @@ __device__ __forceinline__ void plan_part(MatmulPart& p, int smem_bytes) {
 // warp, four lanes a row.
 __device__ __forceinline__ void row_factors(float* factors, const MatmulParts& parts, int row_tile, int rows, int column_tiles) {
     const int lane = lane_id(), row = row_tile * FRAGMENT_ROWS + (lane >> 2);
+    const bool there = parts.squares && row < rows;
+    const float* squares = parts.squares + (size_t)row * column_tiles;
+    constexpr int TOGETHER = 8;          // under way at the same time
     float total = 0.0f;
-    for (int c = lane & 3; parts.squares && row < rows && c < column_tiles; c += 4) total += parts.squares[(size_t)row * column_tiles + c];
+#pragma unroll 1
+    for (int first = lane & 3; there && first < column_tiles; first += 4 * TOGETHER) {
+        float some[TOGETHER];
+#pragma unroll
+        for (int i = 0; i < TOGETHER; i++) some[i] = first + 4 * i < column_tiles ? squares[first + 4 * i] : 0.0f;
+#pragma unroll
+        for (int i = 0; i < TOGETHER; i++) total += some[i];
+    }
     total += __shfl_xor_sync(0xffffffffu, total, 1);
     total += __shfl_xor_sync(0xffffffffu, total, 2);
     if ((lane & 3) == 0) factors[lane >> 2] = parts.squares ? inverse_root(fmaf(total, parts.share, parts.eps)) : 1.0f;
@@ -94,6 +104,7 @@ __device__ __forceinline__ void row_factors(float* factors, const MatmulParts& p
 // A warp a tile. Only rows that there are: what stands in the others' place makes numbers that nobody reads.
 __device__ __forceinline__ void copy_input(char* shared, const char* x, int first, int end, const MatmulPart& p, int count) {
     const int lane = lane_id();
+#pragma unroll 1
     for (int i = warp_id(); i < (end - first) * count; i += WARPS) {
         const int c = i / count, tile = p.first_row_tile + i - c * count;
         const char* from = x + ((size_t)(first + c) * p.row_tiles + tile) * FRAGMENT_BYTES;
@@ -110,6 +121,7 @@ __device__ __forceinline__ void copy_input(char* shared, const char* x, int firs
 // The same from what the input is made of: each block makes what it needs, since an op that did it for all would take longer. A warp
 // a row of a tile.
 __device__ __forceinline__ void make_input(char* shared, const InputRows& from, int first, int end, int rows) {
+#pragma unroll 1
     for (int i = warp_id(); i < (end - first) * rows; i += WARPS) {
         const int c = i / rows, row = i - c * rows;
         float v[8];
@@ -118,15 +130,19 @@ __device__ __forceinline__ void make_input(char* shared, const InputRows& from, 
     }
 }
 
-// Brings column tiles first .. end of the `count` row tiles of now to shared memory. `Few`: there may be nothing but `from`.
-template <bool Few> __device__ __forceinline__ void stage_input(char* shared, MatmulParts& parts, int first, int end, const MatmulPart& p, int count) {
+// Brings column tiles first .. end of the `count` row tiles of now to shared memory, and meanwhile asks for something else. `Few`:
+// there may be nothing but `from`. Straight code that runs once is as slow as it is long, so loops here are not unrolled.
+template <bool Few, class Ask>
+__device__ __forceinline__ void stage_input(char* shared, MatmulParts& parts, int first, int end, const MatmulPart& p, int count, Ask ask) {
     const char* x = parts.x;
     Staged& staged = parts.staged;
     const bool here = staged.first == first && staged.end == end && staged.row_tile == p.first_row_tile;
     __syncthreads();
-    if (here) return;
-    if (Few && !x) make_input(shared, parts.from, first, end, p.rows);
-    else copy_input(shared, x, first, end, p, count);
+    if (here) return ask();
+    const bool makes = Few && !x;
+    if (!makes) copy_input(shared, x, first, end, p, count);
+    ask();
+    if (makes) make_input(shared, parts.from, first, end, p.rows);
     if (warp_id() < count) row_factors(parts.factors + warp_id() * FRAGMENT_ROWS, parts, p.first_row_tile + warp_id(), p.rows, p.column_tiles);
     copy_wait<0>();
     if (threadIdx.x == 0) staged = {first, end, p.first_row_tile};
@@ -241,9 +257,13 @@ __device__ __noinline__ void matmul_part(MatmulParts& parts, char* smem) {
         const char* const all_weights = p.weights + ((size_t)tile0 * p.column_tiles + p.column0 + chunk) * T::BYTES;
         auto place = [&](int second) { return all_weights + (uint32_t)((walk.tile() * p.column_tiles + walk.piece() * PIECE_TILES + second) * T::BYTES); };
         walk.begin(Sums ? min(p.group, p.tile1 - tile0) : p.group, (columns + PIECE_TILES - 1) / PIECE_TILES, warp);
-        if (!walk.ended()) weights.load(place(0), lane);
-        if (chunk + group == 0) pass_gate(smem);
-        stage_input<Dynamic || N == 1>(smem, parts, p.column0 + chunk, p.column0 + chunk + columns, p, tiles);
+        auto ask = [&](bool now) {
+            if (now && !walk.ended()) weights.load(place(0), lane);
+        };
+        const bool starts = chunk + group == 0, open = starts && peek_gate(smem);
+        ask(!open);
+        if (starts && !open) pass_gate(smem);
+        stage_input<Dynamic || N == 1>(smem, parts, p.column0 + chunk, p.column0 + chunk + columns, p, tiles, [&] { ask(open); });
         static_assert(PIECE_TILES == 2);
         bool second = false;             // column tile of the piece
 #pragma unroll 1

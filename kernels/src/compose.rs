@@ -26,7 +26,7 @@ enum Pass {
 
 /// Most rows of a step whose matmuls make their inputs themselves, where each block makes what it needs: for so few that is faster than
 /// an op that makes them for all.
-pub(crate) const FEW_ROWS: usize = 8;
+pub(crate) const FEW_ROWS: usize = 2;
 
 /// What a decode step does.
 #[derive(Debug)]
