@@ -20,7 +20,7 @@ constexpr int THREADS = 512;           // of a block, always
 constexpr int WARPS = THREADS / 32;
 constexpr int TILE_K = 256;            // inputs that one weight tile spans
 constexpr int TILE_N = 16;             // outputs that one weight tile spans
-constexpr int MAX_SPLITS = 4;          // runs that a matrix's inputs are cut into
+constexpr int MAX_SPLITS = 5;          // runs that a matrix's inputs are cut into
 
 __device__ __forceinline__ int lane_id() { return threadIdx.x & 31; }
 __device__ __forceinline__ int warp_id() { return threadIdx.x >> 5; }

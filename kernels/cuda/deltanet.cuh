@@ -141,20 +141,22 @@ __device__ __forceinline__ void op_deltanet_keep(const DeltaArgs& a, char* smem,
     }
 }
 
-// A block's share of one value head's state: warp w has columns (value dimensions) 8 w .. 8 w + 7; a lane has 16 key
-// dimensions of two of them: 4 (lane % 8) + 32 i + e of columns 8 w + lane / 8 and 4 more.
-struct HeadState {
-    float s[2][16];
+// The first of the four key dimensions that a lane has of each quarter of them.
+__device__ __forceinline__ uint32_t state_key(int quarter) { return 4 * (lane_id() & 7) + 32 * quarter; }
 
-    __device__ static uint32_t column(int c) { return warp_id() * 8 + (lane_id() >> 3) + 4 * c; }
-    __device__ static uint32_t key(int i) { return 4 * (lane_id() & 7) + 32 * i; }
+// Columns (value dimensions) of one value head's state, 64 N of the 128 that a block holds: warp w has 4 N w and those after it; a lane
+// has 16 key dimensions of N of them: 4 (lane % 8) + 32 i + e of columns 4 N w + lane / 8 + 4 c. What becomes of a column is the same
+// for each N.
+template <int N> struct HeadState {
+    float s[N][16];
 
+    __device__ static uint32_t column(int c) { return warp_id() * 4 * N + (lane_id() >> 3) + 4 * c; }
     __device__ __forceinline__ void load(const float* memory) {
 #pragma unroll
-        for (int c = 0; c < 2; c++)
+        for (int c = 0; c < N; c++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const float4 x = load4(memory + column(c) * STATE_DIM + key(i));
+                const float4 x = load4(memory + column(c) * STATE_DIM + state_key(i));
                 s[c][4 * i] = x.x;
                 s[c][4 * i + 1] = x.y;
                 s[c][4 * i + 2] = x.z;
@@ -164,13 +166,13 @@ struct HeadState {
     // The same through shared memory, with time between the two: a thread takes what it fetched itself.
     __device__ static void fetch(char* shared, const float* memory) {
 #pragma unroll
-        for (int c = 0; c < 2; c++)
+        for (int c = 0; c < N; c++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) copy16(shared + ((4 * c + i) * THREADS + threadIdx.x) * 16, memory + column(c) * STATE_DIM + key(i));
+            for (int i = 0; i < 4; i++) copy16(shared + ((4 * c + i) * THREADS + threadIdx.x) * 16, memory + column(c) * STATE_DIM + state_key(i));
     }
     __device__ __forceinline__ void take(const char* shared) {
 #pragma unroll
-        for (int c = 0; c < 2; c++)
+        for (int c = 0; c < N; c++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const float4 x = *reinterpret_cast<const float4*>(shared + ((4 * c + i) * THREADS + threadIdx.x) * 16);
@@ -182,15 +184,15 @@ struct HeadState {
     }
     __device__ __forceinline__ void store(float* memory) const {
 #pragma unroll
-        for (int c = 0; c < 2; c++)
+        for (int c = 0; c < N; c++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                store4(memory + column(c) * STATE_DIM + key(i), s[c][4 * i], s[c][4 * i + 1], s[c][4 * i + 2], s[c][4 * i + 3]);
+                store4(memory + column(c) * STATE_DIM + state_key(i), s[c][4 * i], s[c][4 * i + 1], s[c][4 * i + 2], s[c][4 * i + 3]);
     }
     // S = decay S + k delta.
-    __device__ __forceinline__ void advance(float decay, const float (&k)[16], const float (&delta)[2]) {
+    __device__ __forceinline__ void advance(float decay, const float (&k)[16], const float (&delta)[N]) {
 #pragma unroll
-        for (int c = 0; c < 2; c++)
+        for (int c = 0; c < N; c++)
 #pragma unroll
             for (int i = 0; i < 16; i++) s[c][i] = fmaf(k[i], delta[c], __fmul_rn(decay, s[c][i]));
     }
@@ -200,7 +202,7 @@ struct HeadState {
 __device__ __forceinline__ void load_key(float (&k)[16], const float* from) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const float4 x = load4(from + HeadState::key(i));
+        const float4 x = load4(from + state_key(i));
         k[4 * i] = x.x;
         k[4 * i + 1] = x.y;
         k[4 * i + 2] = x.z;
@@ -209,13 +211,13 @@ __device__ __forceinline__ void load_key(float (&k)[16], const float* from) {
 }
 
 // Applies the rows that the last step left.
-__device__ __forceinline__ void replay(HeadState& state, const float* base, const DeltaLayout& l, uint32_t head, uint32_t pending, uint32_t parity) {
+__device__ __forceinline__ void replay(HeadState<2>& state, const float* base, const DeltaLayout& l, uint32_t head, uint32_t pending, uint32_t parity) {
     const uint32_t key_head = head % l.key_heads;
     for (uint32_t i = 0; i < pending; i++) {
         float k[16];
         load_key(k, base + l.keys() + ((uint64_t)(parity * l.rows + i) * l.key_heads + key_head) * STATE_DIM);
         const float* from = base + l.deltas() + ((uint64_t)i * l.value_heads + head) * STATE_DIM;
-        const float delta[2] = {from[HeadState::column(0)], from[HeadState::column(1)]};
+        const float delta[2] = {from[HeadState<2>::column(0)], from[HeadState<2>::column(1)]};
         state.advance(base[l.decays() + (uint64_t)i * l.value_heads + head], k, delta);
     }
 }
@@ -246,7 +248,7 @@ __device__ __forceinline__ void op_deltanet_settle(const SettleArgs& a, char*, i
         float* base = a.state + item / l.value_heads * a.layer_stride;
         const uint32_t head = item % l.value_heads;
         float* memory = base + l.memory() + (uint64_t)head * STATE_DIM * STATE_DIM;
-        HeadState state;
+        HeadState<2> state;
         state.load(memory);
         replay(state, base, l, head, slot.pending, slot.parity);
         state.store(memory);

@@ -122,7 +122,7 @@ __device__ __forceinline__ void run_program(const Op* ops, uint32_t count, const
     const int thread = (int)threadIdx.x;
     if (thread == 0) {
         running.index = running.passed = 0;
-        gate = {counter, 0};
+        gate = {counter, 0, 0};
     }
     begin_parts(running.parts);
     DeltaItems::begin(own);

@@ -2,7 +2,7 @@
 
 use crate::args::{AttentionArgs, DeltaArgs, KvPool, NO_DRAFT, SampleArgs, SettleArgs, SlotState};
 use crate::device::{Device, DeviceError};
-use crate::memory::{Memory, Shape, Work, splits};
+use crate::memory::{Memory, ROWS, Shape, Work, prompt_splits, splits};
 use crate::program::{
     DeviceMatrix, EmbedArgs, InputRows, MatmulArgs, NormArgs, Op, OpKind, PackArgs, PreviousArgs, Program,
     ProgramBuilder, PromptEndArgs,
@@ -129,6 +129,11 @@ impl Composer<'_> {
         u64::from(matches!(pass, Pass::Draft(_)))
     }
 
+    /// Most rows of a pass.
+    fn most_rows(&self, pass: Pass) -> usize {
+        if pass == Pass::Prompt { self.shape.prompt_rows } else { ROWS }
+    }
+
     /// Where a pass's rows stand.
     fn entries(&self, pass: Pass) -> u64 {
         if matches!(pass, Pass::Draft(_)) {
@@ -162,14 +167,14 @@ impl Composer<'_> {
         let mut args =
             MatmulArgs { rows: Self::rows(pass), inputs: jobs[0].0.columns as u32, jobs: jobs.len() as u32, ..input };
         for (job, &(matrix, y, splits)) in args.job.iter_mut().zip(jobs) {
-            *job = matrix.job(self.memory.at(y), splits, self.shape.prompt_rows);
+            *job = matrix.job(self.memory.at(y), splits, self.most_rows(pass));
         }
         self.ops.then(if pass == Pass::Prompt { OpKind::MatmulPrompt } else { OpKind::Matmul }, args);
     }
 
     /// A matmul whose output is added to the residual stream by the norm that follows.
     fn matmul_parts(&mut self, pass: Pass, input: MatmulArgs, matrix: &DeviceMatrix) -> u32 {
-        let splits = splits(matrix.rows, matrix.columns);
+        let splits = if pass == Pass::Prompt { prompt_splits } else { splits }(matrix.rows, matrix.columns);
         self.multiply(pass, input, &[(matrix, Work::Parts, splits)]);
         splits as u32
     }
@@ -203,7 +208,7 @@ impl Composer<'_> {
             weight,
             fragments: self.at(Work::Fragments),
             rows: Self::rows(pass),
-            split_stride: (self.shape.prompt_rows * self.shape.config.hidden) as u64,
+            split_stride: (self.most_rows(pass) * self.shape.config.hidden) as u64,
             splits: parts,
             width: hidden,
             stride: hidden,

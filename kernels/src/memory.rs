@@ -30,15 +30,23 @@ pub(crate) const FEW_PROMPT_ROWS: usize = 512;
 /// Rows of one segment of a decode step: what a slot keeps of its rows until the next step costs memory for each.
 pub(crate) const SEGMENT_ROWS: usize = 24;
 
-/// Runs that a matrix's inputs are cut into where its output is added to the residual stream: enough work for all SMs, and
-/// a function of the shape alone, since it decides the order of additions.
+/// Runs that a matrix's inputs are cut into where its output is added to the residual stream: enough work for all SMs, none of more
+/// than 7 pieces of 512, so that it divides evenly, and a function of the shape alone, since it decides the order of additions.
 #[must_use]
 pub fn splits(outputs: usize, inputs: usize) -> usize {
-    (1280 / outputs.div_ceil(16)).clamp(1, 4).min(inputs.div_ceil(512))
+    let pieces = inputs.div_ceil(512);
+    (1280 / outputs.div_ceil(16)).max(pieces.div_ceil(7)).clamp(1, MAX_SPLITS).min(pieces)
+}
+
+/// The same in a prompt's pass, where there is other work enough, and memory for a run's output is dear.
+pub(crate) fn prompt_splits(outputs: usize, inputs: usize) -> usize {
+    splits(outputs, inputs).min(MAX_PROMPT_SPLITS)
 }
 
 /// Most runs of any matrix.
-const MAX_SPLITS: usize = 4;
+const MAX_SPLITS: usize = 5;
+/// And in a prompt's pass.
+const MAX_PROMPT_SPLITS: usize = 4;
 
 /// Sizes that the programs need, all from the model's shape and the options.
 #[derive(Clone, Debug)]
@@ -157,7 +165,7 @@ impl Shape {
         vec![
             (Work::Table, self.table_bytes()),
             (Work::X, f32s(self.prompt_rows * c.hidden)),
-            (Work::Parts, f32s(MAX_SPLITS * self.prompt_rows * c.hidden)),
+            (Work::Parts, f32s((MAX_SPLITS * ROWS).max(MAX_PROMPT_SPLITS * self.prompt_rows) * c.hidden)),
             (Work::Hidden, f32s(self.prompt_rows * c.hidden)),
             (Work::Previous, f32s(self.prompt_rows * c.hidden)),
             (Work::Fragments, inputs),
@@ -269,7 +277,7 @@ mod tests {
 
     #[test]
     fn splits_depend_on_the_shape_alone_and_leave_no_run_empty() {
-        assert_eq!((splits(5120, 17_408), splits(5120, 6144), splits(256, 768), splits(256, 512)), (4, 4, 2, 1));
+        assert_eq!((splits(5120, 17_408), splits(5120, 6144), splits(256, 768), splits(256, 512)), (5, 4, 2, 1));
         for (outputs, inputs) in [(16, 256), (4096, 300), (40_000, 9000)] {
             assert!(splits(outputs, inputs) <= inputs.div_ceil(512).max(1));
         }

@@ -267,9 +267,14 @@ impl Op {
         }
         let args: &MatmulArgs = self.args();
         let column_tiles = u64::from(args.inputs.div_ceil(256));
+        // As `for_parts` in cuda/matmul.cuh cuts them.
+        let cut = |job: &MatmulJob, split: u32| match split {
+            _ if split == job.splits => column_tiles,
+            split => column_tiles.div_ceil(2) * u64::from(split) / u64::from(job.splits) * 2,
+        };
         let runs = args.jobs().iter().flat_map(|job| {
-            let unit = column_tiles * tuning.tile(job.weight_type()) / u64::from(job.splits);
-            (0..job.splits).map(move |_| (job.tiles(), unit))
+            let tile = tuning.tile(job.weight_type());
+            (0..job.splits).map(move |split| (job.tiles(), (cut(job, split + 1) - cut(job, split)) * tile))
         });
         let runs: Vec<(u32, u64)> = runs.collect();
         share_out(&runs, tuning.part.into(), blocks)
@@ -463,5 +468,26 @@ impl Program {
     /// When the launch fails.
     pub(crate) fn start(&self, table: &Buffer) -> Result<(), DeviceError> {
         self.device.start(self.ops.address(), self.count, table.address(), self.counter.address())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 68 column tiles in runs of 12 and 14: a block of the shorter one gets more output tiles.
+    #[test]
+    fn runs_of_different_lengths_are_shared_out_by_their_lengths() {
+        let down = DeviceMatrix { address: 0, ty: WeightType::Q4_K, rows: 5120, columns: 17_408, paired: false };
+        let mut args = MatmulArgs { inputs: 17_408, jobs: 1, ..MatmulArgs::default() };
+        args.job[0] = down.job(0, 5, 1);
+        let mut program = ProgramBuilder::default();
+        program.then(OpKind::Matmul, args);
+        let shares = program.ops[0].shares(132, &Tuning::built_in(Some((9, 0))));
+        let tiles_of = |run: u32| {
+            let inside = shares.windows(2).filter(|share| share[0] / 320 == run && (share[1] - 1) / 320 == run);
+            inside.map(|share| share[1] - share[0]).max()
+        };
+        assert_eq!([0, 1, 2, 3, 4].map(tiles_of), [14, 12, 12, 12, 12].map(Some));
     }
 }
