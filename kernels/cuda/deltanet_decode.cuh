@@ -269,11 +269,10 @@ template <int N> __device__ __forceinline__ void deltanet_decode(const DeltaArgs
     copy_wait<0>();
 }
 
-// Halves of heads take 0.6 of a whole one's time: by halves where all blocks are done sooner so.
+// By halves where there are blocks for all of them: half a head takes more than half of one's time.
 __device__ __forceinline__ void op_deltanet_decode(const DeltaArgs& a, char* smem, int smem_bytes, int block, int blocks) {
     const int heads = header_word(smem, HEADER_SEGMENTS) * (int)a.layout.value_heads;
-    const int whole = (heads + blocks - 1) / blocks * 10, halves = (2 * heads + blocks - 1) / blocks * 6;
-    if (halves < whole) deltanet_decode<1>(a, smem, smem_bytes, block, blocks);
+    if (2 * heads <= blocks) deltanet_decode<1>(a, smem, smem_bytes, block, blocks);
     else deltanet_decode<2>(a, smem, smem_bytes, block, blocks);
 }
 
