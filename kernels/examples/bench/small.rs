@@ -92,21 +92,31 @@ fn norm(bench: &mut Bench<'_>, rows: usize, prompt: bool) -> Result<()> {
     Ok(())
 }
 
-/// The gated activation into the next matmul's input.
+/// Rows into the next matmul's input: the FFN's as they are, and `DeltaNet`'s, normed by heads and gated.
 fn pack(bench: &mut Bench<'_>, rows: usize, prompt: bool) -> Result<()> {
-    let (device, width) = (bench.chain.device, bench.shapes.ffn);
+    let (device, ffn, inner) = (bench.chain.device, bench.shapes.ffn, bench.shapes.inner());
     let mut random = Random(47);
-    let a = upload_f32(device, &random.vector(rows * width));
-    let b = upload_f32(device, &random.vector(rows * width));
-    let packed = if prompt { prompt_row_bytes(rows, width) } else { fragment_bytes(rows, width) };
+    let mut floats = |n: usize| upload_f32(device, &random.vector(n));
+    let (x, gate, norm) = (floats(rows * ffn.max(inner)), floats(rows * inner), floats(128));
+    let packed = if prompt { prompt_row_bytes } else { fragment_bytes }(rows, ffn.max(inner));
     let packed = device.allocate(packed)?;
-    let from = InputRows { gate: a.address(), gate_stride: width as u32, ..InputRows::plain(b.address(), width) };
-    let args = PackArgs { from, to: packed.address(), rows: 0 };
     let table = plain_table(device, rows as u32, 0);
-    let us = bench.chain.time(&table, |_, program| {
-        program.then(if prompt { OpKind::PackPrompt } else { OpKind::Pack }, args);
-    })?;
-    bench.add(Measured::new("pack", format!("silu(a) * b, {width} wide"), rows, us));
+    let normed = InputRows {
+        gate: gate.address(),
+        norm: norm.address(),
+        gate_stride: inner as u32,
+        eps: 1e-6,
+        ..InputRows::plain(x.address(), inner)
+    };
+    for (what, width, from) in
+        [("as they are", ffn, InputRows::plain(x.address(), ffn)), ("normed and gated", inner, normed)]
+    {
+        let args = PackArgs { from, to: packed.address(), rows: 0 };
+        let us = bench.chain.time(&table, |_, program| {
+            program.then(if prompt { OpKind::PackPrompt } else { OpKind::Pack }, args);
+        })?;
+        bench.add(Measured::new("pack", format!("{what}, {width} wide"), rows, us));
+    }
     Ok(())
 }
 
