@@ -161,7 +161,7 @@ __device__ __forceinline__ void run_program(const Op* ops, uint32_t count, const
             if (thread_now() == 0) gate.target = running.passed * blocks_now();
             __syncthreads();
         } else {
-            grid_wait(counter, running.passed * blocks_now());
+            grid_wait(counter, thread_now() == 0 ? running.passed * blocks_now() : 0);   // `passed` is the first thread's
         }
     }
 }
