@@ -30,8 +30,9 @@ pub(crate) const FEW_PROMPT_ROWS: usize = 512;
 /// Rows of one segment of a decode step: what a slot keeps of its rows until the next step costs memory for each.
 pub(crate) const SEGMENT_ROWS: usize = 24;
 
-/// Runs that a matrix's inputs are cut into where its output is added to the residual stream: enough work for all SMs, none of more
-/// than 7 pieces of 512, so that it divides evenly, and a function of the shape alone, since it decides the order of additions.
+/// Runs that a matrix's inputs are cut into where its output is added to the residual stream: enough work for all SMs and, unless
+/// that takes more than `MAX_SPLITS`, none of more than 7 pieces of 512, so that it divides evenly. A function of the shape alone,
+/// since it decides the order of additions.
 #[must_use]
 pub fn splits(outputs: usize, inputs: usize) -> usize {
     let pieces = inputs.div_ceil(512);

@@ -28,6 +28,9 @@ enum Pass {
 /// an op that makes them for all.
 pub(crate) const FEW_ROWS: usize = 2;
 
+/// Such a matmul has one tile of rows.
+const _: () = assert!(FEW_ROWS <= 8);
+
 /// What a decode step does.
 #[derive(Debug)]
 pub(crate) struct DecodePrograms {
