@@ -13,6 +13,7 @@
 #include <cuda_fp16.h>
 #include <cstdint>
 #endif
+#include <type_traits>
 
 namespace openjet {
 

@@ -40,12 +40,13 @@ __device__ __forceinline__ void matmul_part_any(MatmulParts& parts, char* smem) 
     if (parts.part[parts.at].sums) matmul_part<T, Streamed<T>, ROW_TILES, true, true>(parts, smem);
     else matmul_part<T, Streamed<T>, ROW_TILES, true, false>(parts, smem);
 }
-// For types that large matrices have.
+// For types that large matrices have. Two tiles a warp where there are registers for them beside N row tiles' inputs and products.
+template <class T, int N> using Held = std::conditional_t<sizeof(Refilled<T>) + 16 * (N - 1) <= 108, Doubled<T>, Refilled<T>>;
 template <class T, bool Sums> __device__ __forceinline__ void matmul_part_rows(MatmulParts& parts, char* smem) {
     switch (parts.part[parts.at].count_row_tiles) {
-        case 1: matmul_part<T, Refilled<T>, 1, false, Sums>(parts, smem); break;
-        case 2: matmul_part<T, Refilled<T>, 2, false, Sums>(parts, smem); break;
-        default: matmul_part<T, Refilled<T>, 3, false, Sums>(parts, smem);
+        case 1: matmul_part<T, Held<T, 1>, 1, false, Sums>(parts, smem); break;
+        case 2: matmul_part<T, Held<T, 2>, 2, false, Sums>(parts, smem); break;
+        default: matmul_part<T, Held<T, 3>, 3, false, Sums>(parts, smem);
     }
 }
 template <class T> __device__ __forceinline__ void matmul_part_large(MatmulParts& parts, char* smem) {

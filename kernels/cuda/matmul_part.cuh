@@ -236,7 +236,17 @@ __device__ __forceinline__ void add_product(float4 (&v)[N], MatmulParts& parts, 
     }
 }
 
-// `Weights` is Refilled or Streamed.
+// The products of a warp's tile, and `next` is asked for in its place.
+template <int N, bool Dynamic, class Weights>
+__device__ __forceinline__ void multiply_tile(float4 (&v)[N], Weights& weights, const char* x, int lane, int tiles, Place next) {
+    float acc[N][4];
+    zero(acc);
+    weights.template multiply<N, Dynamic>(acc, x, lane, tiles, next);
+#pragma unroll
+    for (int n = 0; n < N; n++) v[n] = make_float4(acc[n][0], acc[n][1], acc[n][2], acc[n][3]);
+}
+
+// `Weights` is Refilled, Doubled or Streamed.
 template <class T, class Weights, int N, bool Dynamic, bool Sums>
 __device__ __noinline__ void matmul_part(MatmulParts& parts, char* smem) {
     // What is needed after the loop over weights stays in shared memory meanwhile.
@@ -257,32 +267,57 @@ __device__ __noinline__ void matmul_part(MatmulParts& parts, char* smem) {
         const char* const all_weights = p.weights + ((size_t)tile0 * p.column_tiles + p.column0 + chunk) * T::BYTES;
         auto place = [&](int second) { return all_weights + (uint32_t)((walk.tile() * p.column_tiles + walk.piece() * PIECE_TILES + second) * T::BYTES); };
         walk.begin(Sums ? min(p.group, p.tile1 - tile0) : p.group, (columns + PIECE_TILES - 1) / PIECE_TILES, warp);
+        // Whether the piece that the walk is at has a second tile.
+        auto whole = [&] { return walk.piece() * PIECE_TILES + 1 < columns; };
         auto ask = [&](bool now) {
-            if (now && !walk.ended()) weights.load(place(0), lane);
+            if (!now || walk.ended()) return;
+            if constexpr (Weights::TILES == 2) {
+                weights.tile[0].load(place(0), lane);
+                weights.tile[1].load(Place{place(1), whole()}, lane);
+            } else {
+                weights.load(place(0), lane);
+            }
         };
         const bool starts = chunk + group == 0, open = starts && peek_gate(smem);
         ask(!open);
         if (starts && !open) pass_gate(smem);
         stage_input<Dynamic || N == 1>(smem, parts, p.column0 + chunk, p.column0 + chunk + columns, p, tiles, [&] { ask(open); });
         static_assert(PIECE_TILES == 2);
-        bool second = false;             // column tile of the piece
+        bool second = false;             // column tile of the piece, where one is multiplied at a time
 #pragma unroll 1
         while (!walk.ended()) {
             const int tile = walk.tile(), piece = walk.piece(), column = piece * PIECE_TILES + second;
+            const char* const x = smem + column * column_bytes;
             float4* const slot = Sums ? own : products + (tile * walk.inner + piece) * (tiles * 32);
-            const bool add = second, last = second || column + 1 == columns;
-            second = !last;
-            if (last) walk.next();
-            float acc[N][4];
-            zero(acc);
-            weights.template multiply<N, Dynamic>(acc, smem + column * column_bytes, lane, tiles, {place(second), !walk.ended()});
+            bool last = true;
             float4 v[N];
+            if constexpr (Weights::TILES == 2) {
+                const bool two = whole();
+                walk.next();
+                multiply_tile<N, Dynamic>(v, weights.tile[0], x, lane, tiles, {place(0), !walk.ended()});
+                const Place next = {place(1), !walk.ended() && whole()};
+                if (two) {
+                    float4 more[N];
+                    multiply_tile<N, Dynamic>(more, weights.tile[1], x + column_bytes, lane, tiles, next);
+#pragma unroll
+                    for (int n = 0; n < N; n++) v[n] = sum_of(v[n], more[n]);
+                } else {
+                    weights.tile[1].load(next, lane);
+                }
+            } else {
+                const bool add = second;
+                last = second || column + 1 == columns;
+                second = !last;
+                if (last) walk.next();
+                multiply_tile<N, Dynamic>(v, weights, x, lane, tiles, {place(second), !walk.ended()});
+#pragma unroll
+                for (int n = 0; n < N; n++) {
+                    if (add && (!Dynamic || n < tiles)) v[n] = sum_of(slot[n * 32], v[n]);
+                }
+            }
 #pragma unroll
             for (int n = 0; n < N; n++) {
-                if (Dynamic && n >= tiles) continue;
-                v[n] = make_float4(acc[n][0], acc[n][1], acc[n][2], acc[n][3]);
-                if (add) v[n] = sum_of(slot[n * 32], v[n]);
-                if (!Sums || !last) slot[n * 32] = v[n];
+                if ((!Dynamic || n < tiles) && (!Sums || !last)) slot[n * 32] = v[n];
             }
             if (Sums && last) add_product<N, Dynamic>(v, parts, p, p.tile0 + group + tile, tile, chunk / PIECE_TILES + piece, products, lane, tiles);
         }

@@ -128,9 +128,10 @@ template <int N> __device__ __forceinline__ void zero(float (&acc)[N][4]) {
 // tile that was asked for before: Refilled holds a whole tile in registers, and each quad's place is filled again when it was
 // multiplied; ...
 template <class T> struct Refilled {
+    static constexpr int TILES = 1;
     typename T::Quad q[4];
     typename T::Scales s;
-    __device__ __forceinline__ void load(const char* t, int lane) {
+    template <class From> __device__ __forceinline__ void load(From t, int lane) {
 #pragma unroll
         for (int quad = 0; quad < 4; quad++) T::load_quad(q[quad], t, quad, lane);
         T::load_scales(s, t, lane);
@@ -164,9 +165,16 @@ template <class T> struct Refilled {
         finish_tile<T, N, Dynamic>(acc, scales, head, x, lane, tiles);
     }
 };
+// ... Doubled two such tiles, a piece, so that each has been asked for two tiles before: a warp waits for memory a third of its time
+// with one; ...
+template <class T> struct Doubled {
+    static constexpr int TILES = 2;
+    Refilled<T> tile[2];
+};
 // ... Streamed the scales and one quad, and fetches each quad while it multiplies the one before: few registers and little code,
 // for many rows and for rare types.
 template <class T> struct Streamed {
+    static constexpr int TILES = 1;
     static constexpr bool WIDE = sizeof(typename T::Quad) > 32;      // not held ahead
     typename T::Quad q;
     typename T::Scales s;
