@@ -31,7 +31,7 @@ enum OpKind : uint32_t {
 
 struct alignas(16) Op {
     uint32_t kind;
-    uint32_t min_draft;              // skipped when the step's draft depth is lower
+    uint32_t min_draft;              // where the step's draft depth is lower, the program ends before it
     uint32_t barrier;                // wait for all blocks afterwards
     uint32_t next_matmul;            // index of the first matmul after this op, or NO_OP
     char args[256];
@@ -52,9 +52,9 @@ __device__ __noinline__ void call(const Op& op, char* smem, int smem_bytes, int 
 // Ops that pass the barrier before them themselves, when they have asked for what does not depend on it.
 __device__ __forceinline__ bool passes_gate(uint32_t kind) { return kind == OP_MATMUL || kind == OP_DELTANET_DECODE; }
 
-__device__ __forceinline__ void run_op(const Op& op, MatmulParts& parts, char* smem, int smem_bytes, int block, int blocks) {
-#define OPENJET_OP(kind, Args, run) case kind: call<Args, run>(op, smem, smem_bytes, block, blocks); break
-    switch (op.kind) {
+__device__ __forceinline__ void run_op(uint32_t kind, const Op& op, MatmulParts& parts, char* smem, int smem_bytes, int block, int blocks) {
+#define OPENJET_OP(op_kind, Args, run) case op_kind: call<Args, run>(op, smem, smem_bytes, block, blocks); break
+    switch (kind) {
         OPENJET_OP(OP_EMBED, EmbedArgs, op_embed);
         OPENJET_OP(OP_NORM, NormArgs, op_norm);
         OPENJET_OP(OP_RESIDUAL, NormArgs, op_residual);
@@ -118,7 +118,7 @@ __device__ __forceinline__ void run_program(const Op* ops, uint32_t count, const
     char* own = smem + RUNNING_BYTES;
     TableHeader& header = reinterpret_cast<TableHeader*>(own)[-1];
     Gate& gate = *reinterpret_cast<Gate*>(own - GATE);
-    constexpr int PREPARER = 32;     // a thread that does not wait for the other blocks
+    constexpr int PREPARER = 64;     // a thread that does not wait for the other blocks
     const int thread = (int)threadIdx.x;
     if (thread == 0) {
         running.index = running.passed = 0;
@@ -128,6 +128,7 @@ __device__ __forceinline__ void run_program(const Op* ops, uint32_t count, const
     DeltaItems::begin(own);
     if (thread < (int)sizeof(TableHeader) / 4) reinterpret_cast<uint32_t*>(&header)[thread] = table[thread];
     copy_op(running.op[0], ops, count, 0, 0);
+    if (count > 1) copy_op(running.op[1], ops, count, 1, 1);
     const uint32_t first = ops->kind == OP_MATMUL ? 0 : ops->next_matmul;
     if (first != NO_OP) copy_op(running.matmul, ops, count, first, 2);
     copy_commit();
@@ -135,29 +136,32 @@ __device__ __forceinline__ void run_program(const Op* ops, uint32_t count, const
     __syncthreads();
     if (thread == PREPARER && first != NO_OP) prepare_matmul(running, own, smem_bytes - RUNNING_BYTES);
     __syncthreads();
-    while (reread(running.index) < count) {
-        {
-            const uint32_t i = reread(running.index);
-            const Op& op = running.op[i & 1];
-            if (i + 1 < count) copy_op(running.op[(i + 1) & 1], ops, count, i + 1, 0);
-            if (op.kind == OP_MATMUL && op.next_matmul != NO_OP) copy_op(running.matmul, ops, count, op.next_matmul, 2);
+    // What says which op comes is read before the barrier, so that behind it there is nothing but the op.
+    uint32_t at = 0, kind = running.op[0].kind;
+    while (true) {
+        const Op& op = running.op[at & 1];
+        if (kind == OP_MATMUL && op.next_matmul != NO_OP) {
+            copy_op(running.matmul, ops, count, op.next_matmul, 2);
             copy_commit();
-            if (op.min_draft <= header.draft_depth) run_op(op, running.parts, own, argument_now(smem_bytes) - RUNNING_BYTES, block_now(), blocks_now());
-            copy_wait<0>();
         }
-        const uint32_t i = reread(running.index);
-        const Op& op = running.op[i & 1];
-        if (op.min_draft > header.draft_depth || !op.barrier) {
+        run_op(kind, op, running.parts, own, argument_now(smem_bytes) - RUNNING_BYTES, block_now(), blocks_now());
+        copy_wait<0>();
+        at = reread(running.index);
+        const Op& done = running.op[at & 1];
+        const bool barrier = reread(done.barrier), prepares = reread(done.kind) == OP_MATMUL && reread(done.next_matmul) != NO_OP;
+        if (barrier) grid_arrive(counter, running.passed);
+        else __syncthreads();
+        if (++at == argument_now(count)) break;
+        const Op& next = running.op[at & 1];
+        if (next.min_draft > header.draft_depth) break;
+        if (at + 1 < argument_now(count)) copy_op(running.op[(at + 1) & 1], ops, count, at + 1, 1);
+        copy_commit();
+        if (thread_now() == 0) running.index = at;
+        if (prepares && thread_now() == PREPARER) prepare_matmul(running, own, argument_now(smem_bytes) - RUNNING_BYTES);
+        kind = reread(next.kind);
+        if (!barrier) {
             __syncthreads();
-            if (thread_now() == 0) running.index = i + 1;
-            __syncthreads();
-            continue;
-        }
-        grid_arrive(counter, running.passed);
-        if (thread_now() == 0) running.index = i + 1;
-        if (op.kind == OP_MATMUL && op.next_matmul != NO_OP && thread_now() == PREPARER) prepare_matmul(running, own, argument_now(smem_bytes) - RUNNING_BYTES);
-        const Op& next = running.op[(i + 1) & 1];
-        if (i + 1 < count && passes_gate(next.kind) && next.min_draft <= header.draft_depth) {
+        } else if (passes_gate(kind)) {
             if (thread_now() == 0) gate.target = running.passed * blocks_now();
             __syncthreads();
         } else {

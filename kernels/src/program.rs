@@ -266,9 +266,9 @@ impl ProgramBuilder {
         self.ops.into_iter().filter(|op| op.is_matmul() && op.min_draft == 0)
     }
 
-    /// Ops from here on are skipped in steps whose draft depth is lower.
+    /// A step whose draft depth is lower ends here.
     pub fn min_draft(&mut self, depth: u32) {
-        self.min_draft = depth;
+        self.min_draft = self.min_draft.max(depth);
     }
 
     /// Adds an op that runs at the same time as the one after it. `args` is the op's argument structure.
