@@ -1,11 +1,10 @@
-// A barrier for all blocks of a cooperative launch: one counter that only grows within a launch.
+// A barrier for all blocks of a cooperative launch: one counter that only grows within a launch, and is zero between launches.
 #pragma once
 #include "common.cuh"
 
 namespace openjet {
 
-// Two halves, between which a block may do what depends on nothing: all threads of all blocks arrive, then wait. `counter` is zero
-// when the launch begins; `passed`, in shared memory, counts this block's barriers and is the first thread's. What a block wrote
+// Two halves, between which a block may do what depends on nothing: all threads of all blocks arrive, then wait. `passed`, in shared memory, counts this block's barriers and is the first thread's. What a block wrote
 // before it arrived is seen by all after they waited: the block barrier orders its threads' writes before the release.
 __device__ __forceinline__ void grid_arrive(uint32_t* counter, uint32_t& passed) {
     __syncthreads();
@@ -34,6 +33,17 @@ __device__ __forceinline__ void grid_wait(const uint32_t* counter, uint32_t targ
         while (barrier_count(counter) < target) host_yield();
     }
     __syncthreads();
+}
+
+// When a block is done. The last one of all leaves the counter as the next launch wants it: nobody looks at it any more.
+__device__ __forceinline__ void grid_leave(uint32_t* counter, uint32_t passed) {
+    if (thread_now() != 0) return;
+    const uint32_t all = (passed + 1) * blocks_now();
+#ifdef OPENJET_HOST
+    if (++*counter == all) *counter = 0;
+#else
+    if (atomicAdd(counter, 1) + 1 == all) *counter = 0;
+#endif
 }
 
 // A barrier that an op passes itself, when it has asked for what depends on no op before. It stands GATE bytes before the op's own

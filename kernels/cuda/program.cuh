@@ -112,7 +112,7 @@ __device__ __forceinline__ void prepare_matmul(Running& running, const char* own
     list_parts(running.parts, args, header_word(own, args.rows), (int)running.matmul.from, (int)running.matmul.to, smem_bytes);
 }
 
-// `counter` is zero at the start.
+// `counter` is zero at the start, and in the end.
 __device__ __forceinline__ void run_program(const Op* ops, uint32_t count, const uint32_t* table, uint32_t* counter, char* smem, int smem_bytes) {
     Running& running = *reinterpret_cast<Running*>(smem);
     char* own = smem + RUNNING_BYTES;
@@ -168,6 +168,7 @@ __device__ __forceinline__ void run_program(const Op* ops, uint32_t count, const
             grid_wait(counter, thread_now() == 0 ? running.passed * blocks_now() : 0);   // `passed` is the first thread's
         }
     }
+    grid_leave(counter, running.passed);
 }
 
 }  // namespace openjet

@@ -12,7 +12,7 @@ use openjet_engine::step::{
 
 use crate::args::SlotState;
 use crate::compose::{Programs, matmuls};
-use crate::device::{Buffer, Device, DeviceError};
+use crate::device::{Buffer, Device, DeviceError, Lane};
 use crate::memory::{Memory, SEGMENT_ROWS, Shape, Work};
 use crate::outgoing::{Outgoing, zeros};
 use crate::plan::{MemoryPlan, PlanOptions, plan};
@@ -37,6 +37,10 @@ pub struct CudaBackend {
     consumed: Vec<u32>,
     transfer: Transfer,
     outgoing: Outgoing,
+    /// Step tables on their way to the device, ...
+    sent: Lane,
+    /// ... and results on their way back, both in the programs' order.
+    received: Lane,
     tuning: Chosen,
     // Last, so that it is freed last.
     weights: Weights,
@@ -87,6 +91,7 @@ impl CudaBackend {
         let tuning = Tuning::built_in(device.capability());
         let programs = Programs::new(&device, &shape, &weights, &memory, tuning)?;
         let consumed = vec![0; options.slots];
+        let sent = memory.of(Work::Table).len();
         Ok(Self {
             model,
             options,
@@ -97,6 +102,8 @@ impl CudaBackend {
             consumed,
             transfer: Transfer::new(&device)?,
             outgoing,
+            sent: Lane::of_programs(&device, sent)?,
+            received: Lane::of_programs(&device, size_of::<StepResult>())?,
             tuning: Chosen::built_in(&device),
             device,
             weights,
@@ -169,15 +176,16 @@ impl CudaBackend {
     }
 
     fn upload_table(&mut self, segments: &[(&Segment<'_>, Part)]) -> Result<(), BackendError> {
-        let words = self.table.build(segments);
+        let words: &[u8] = bytemuck::cast_slice(self.table.build(segments));
         let table = self.memory.of(Work::Table);
-        let (bytes, room) = (words.len() * 4, table.len());
+        let (bytes, room) = (words.len(), table.len());
         if bytes > room {
             return Err(BackendError::BadStep(format!(
                 "the step's table takes {bytes} bytes, and there is room for {room}"
             )));
         }
-        Ok(table.write(0, bytemuck::cast_slice(words))?)
+        self.sent.staging()?[..bytes].copy_from_slice(words);
+        Ok(self.sent.send(table, 0, bytes)?)
     }
 
     fn run(&self, program: &Program) -> Result<(), BackendError> {
@@ -224,9 +232,13 @@ impl CudaBackend {
         if parts.iter().any(|(_, part)| *part == Part::Rows) {
             programs.trunk.start(self.memory.of(Work::Table))?;
         }
-        self.run(&programs.head)?;
+        // The host waits once, for all of it.
+        programs.head.start(self.memory.of(Work::Table))?;
+        let bytes = size_of::<StepResult>();
+        self.received.begin_fetch(std::iter::once((self.memory.of(Work::Result), 0, bytes)))?;
+        self.device.finish()?;
         let mut result: Box<StepResult> = Box::new(bytemuck::Zeroable::zeroed());
-        self.memory.of(Work::Result).read(0, bytemuck::bytes_of_mut(&mut *result))?;
+        bytemuck::bytes_of_mut(&mut *result).copy_from_slice(&self.received.fetched()[..bytes]);
         Ok(Some(result))
     }
 

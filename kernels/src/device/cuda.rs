@@ -194,7 +194,6 @@ impl Api for Cuda {
         ];
         // SAFETY: `counter` is a word of device memory; the arguments are the kernel's, in its order, and outlive the call.
         unsafe {
-            call("clear the barrier", result::memset_d8_async(counter, 0, 4, self.stream))?;
             let (grid, block) = ((self.blocks, 1, 1), (THREADS, 1, 1));
             let launched = result::launch_cooperative_kernel(
                 self.kernel,
@@ -290,6 +289,10 @@ impl Api for Cuda {
         if let Err(error) = freed {
             tracing::warn!(%error, "pinned memory is lost");
         }
+    }
+
+    fn program_queue(&self) -> u64 {
+        self.stream as u64
     }
 
     fn create_queue(&self) -> Result<u64, DeviceError> {

@@ -140,6 +140,10 @@ impl Api for Faulty {
         self.device.free_pinned(address);
     }
 
+    fn program_queue(&self) -> u64 {
+        self.device.program_queue()
+    }
+
     fn create_queue(&self) -> Result<u64, DeviceError> {
         self.device.create_queue()
     }

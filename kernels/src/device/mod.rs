@@ -45,6 +45,7 @@ pub(crate) trait Api: Send + Sync {
     fn fill_zero(&self, address: u64, bytes: usize) -> Result<(), DeviceError>;
     fn upload(&self, address: u64, bytes: &[u8]) -> Result<(), DeviceError>;
     fn download(&self, address: u64, bytes: &mut [u8]) -> Result<(), DeviceError>;
+    /// `counter` is a word that is zero between launches.
     fn run(&self, ops: u64, count: u32, table: u64, counter: u64) -> Result<(), DeviceError>;
     fn synchronize(&self) -> Result<(), DeviceError>;
     /// See [`Device::map_tiles`].
@@ -60,6 +61,8 @@ pub(crate) trait Api: Send + Sync {
     /// Host memory that copies run from at full speed and that the device can read in place.
     fn allocate_pinned(&self, bytes: usize) -> Result<PinnedAddress, DeviceError>;
     fn free_pinned(&self, address: PinnedAddress);
+    /// The queue that programs run in, one after the other.
+    fn program_queue(&self) -> u64;
     /// A queue of copies that run beside everything else.
     fn create_queue(&self) -> Result<u64, DeviceError>;
     fn destroy_queue(&self, queue: u64);

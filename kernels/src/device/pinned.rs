@@ -45,17 +45,23 @@ impl Drop for Pinned {
     }
 }
 
-/// A staging buffer with a queue of copies of its own.
+/// A staging buffer with a queue of copies: of its own, or the programs'.
 #[derive(Debug)]
 pub(crate) struct Lane {
     staging: Pinned,
     queue: u64,
+    own: bool,
 }
 
 impl Lane {
     pub(crate) fn new(device: &Device, bytes: usize) -> Result<Self, DeviceError> {
         let staging = Pinned::new(device, bytes)?;
-        Ok(Self { queue: device.0.create_queue()?, staging })
+        Ok(Self { queue: device.0.create_queue()?, staging, own: true })
+    }
+
+    /// One whose copies take their turn among the programs.
+    pub(crate) fn of_programs(device: &Device, bytes: usize) -> Result<Self, DeviceError> {
+        Ok(Self { staging: Pinned::new(device, bytes)?, queue: device.0.program_queue(), own: false })
     }
 
     /// The staging buffer, once the copy before is done.
@@ -88,6 +94,16 @@ impl Lane {
         parts: impl Iterator<Item = (&'a Buffer, usize, usize)>,
     ) -> Result<usize, DeviceError> {
         self.wait()?;
+        let end = self.begin_fetch(parts)?;
+        self.wait()?;
+        Ok(end)
+    }
+
+    /// Begins to; what was begun before has ended. [`Self::fetched`] has it when the queue was waited for.
+    pub(crate) fn begin_fetch<'a>(
+        &mut self,
+        parts: impl Iterator<Item = (&'a Buffer, usize, usize)>,
+    ) -> Result<usize, DeviceError> {
         let mut end = 0;
         for (from, offset, bytes) in parts {
             let address = from.check("copy from the device", offset, bytes)?;
@@ -100,7 +116,6 @@ impl Lane {
             unsafe { from.memory.device.0.enqueue_download(self.queue, address, place)? };
             end += bytes;
         }
-        self.wait()?;
         Ok(end)
     }
 
@@ -119,6 +134,8 @@ impl Drop for Lane {
     fn drop(&mut self) {
         // The staging buffer is freed after this, also when the copy has failed: nothing is in flight then.
         let _failed = self.wait();
-        self.staging.device.0.destroy_queue(self.queue);
+        if self.own {
+            self.staging.device.0.destroy_queue(self.queue);
+        }
     }
 }
