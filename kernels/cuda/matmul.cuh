@@ -40,8 +40,9 @@ __device__ __forceinline__ void matmul_part_any(MatmulParts& parts, char* smem) 
     if (parts.part[parts.at].sums) matmul_part<T, Streamed<T>, ROW_TILES, true, true>(parts, smem);
     else matmul_part<T, Streamed<T>, ROW_TILES, true, false>(parts, smem);
 }
-// For types that large matrices have. Two tiles a warp where there are registers for them beside N row tiles' inputs and products.
-template <class T, int N> using Held = std::conditional_t<sizeof(Refilled<T>) + 16 * (N - 1) <= 108, Doubled<T>, Refilled<T>>;
+// For types that large matrices have. Two tiles a warp where they are small and there are few rows: else one is enough on its way,
+// or it is not memory that is waited for.
+template <class T, int N> using Held = std::conditional_t<sizeof(Refilled<T>) + 16 * (N - 1) <= 88, Doubled<T>, Refilled<T>>;
 template <class T, bool Sums> __device__ __forceinline__ void matmul_part_rows(MatmulParts& parts, char* smem) {
     switch (parts.part[parts.at].count_row_tiles) {
         case 1: matmul_part<T, Held<T, 1>, 1, false, Sums>(parts, smem); break;
