@@ -37,27 +37,46 @@ struct Chunks {
     __device__ uint32_t end(uint32_t chunk) const { return min((chunk + 1) * CHUNK - position % CHUNK, rows); }
 };
 
-// One warp for each (row, 128 channels).
+// One warp for each (CONVOLVE_ROWS rows, 128 channels): a row's inputs are those of the row before but one.
+constexpr uint32_t CONVOLVE_ROWS = 4;
 __device__ __forceinline__ void op_deltanet_convolve_prompt(const DeltaArgs& a, char*, int, int block, int blocks) {
     const uint32_t channels = a.layout.channels(), heads = channels / STATE_DIM;
-    const uint32_t rows = a.table.header().rows;
-    for (uint32_t item = block * WARPS + warp_id(); item < rows * heads; item += blocks * WARPS) {
-        const uint32_t row = item / heads, head = item % heads, channel = head * STATE_DIM + 4 * lane_id();
-        const Segment& segment = a.table.segments()[a.table.rows()[row].segment];
-        if (segment.kind != SEGMENT_PROMPT) continue;
-        const float* inputs = slot_state(a, segment.slot) + a.layout.inputs() + channel;
-        const uint32_t pending = a.slots[segment.slot].pending;
+    const uint32_t rows = a.table.header().rows, groups = (rows + CONVOLVE_ROWS - 1) / CONVOLVE_ROWS;
+    for (uint32_t item = block * WARPS + warp_id(); item < groups * heads; item += blocks * WARPS) {
+        const uint32_t head = item % heads, channel = head * STATE_DIM + 4 * lane_id();
         float w[4][TAPS];
         load_taps(w, a.conv, channel);
-        float y[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        uint32_t row = item / heads * CONVOLVE_ROWS;
+        const uint32_t end = min(row + CONVOLVE_ROWS, rows);
+        while (row < end) {
+            // The rows of one segment.
+            const Segment& segment = a.table.segments()[a.table.rows()[row].segment];
+            const uint32_t first = segment.first_row, stop = min(end, first + segment.rows);
+            if (segment.kind != SEGMENT_PROMPT) {
+                row = stop;
+                continue;
+            }
+            const float* history = slot_state(a, segment.slot) + a.layout.inputs() + channel + (uint64_t)(a.slots[segment.slot].pending + TAPS - 1) * channels;
+            auto input = [&](int i) {
+                return load4(i >= 0 ? a.qkv + (uint64_t)(first + i) * a.qkv_width + channel : history + (int64_t)i * (int)channels);
+            };
+            float4 x[TAPS - 1 + CONVOLVE_ROWS];
 #pragma unroll
-        for (int t = 0; t < TAPS; t++) {
-            const int from = (int)(row - segment.first_row) + t - (TAPS - 1);
-            add_tap(y, w, t, from >= 0 ? load4(a.qkv + (uint64_t)(segment.first_row + from) * a.qkv_width + channel)
-                                       : load4(inputs + (uint64_t)(pending + TAPS - 1 + from) * channels));
+            for (int i = 0; i < (int)(TAPS - 1 + CONVOLVE_ROWS); i++) {
+                const int from = (int)(row - first) + i - (TAPS - 1);
+                x[i] = from < (int)(stop - first) ? input(from) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            }
+#pragma unroll
+            for (int i = 0; i < (int)CONVOLVE_ROWS; i++) {
+                if (row + i >= stop) continue;
+                float y[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+                for (int t = 0; t < TAPS; t++) add_tap(y, w, t, x[i + t]);
+                finish_head(y, head, a.layout.key_heads);
+                store4(a.mixed + (uint64_t)(row + i) * channels + channel, y[0], y[1], y[2], y[3]);
+            }
+            row = stop;
         }
-        finish_head(y, head, a.layout.key_heads);
-        store4(a.mixed + (uint64_t)row * channels + channel, y[0], y[1], y[2], y[3]);
     }
 }
 
@@ -85,11 +104,28 @@ __device__ __forceinline__ float dot4(float4 a, float4 b, float sum) {
 
 struct alignas(16) ChunkShared {
     float keys[CHUNK * CHUNK_STRIDE];
-    float queries[CHUNK * CHUNK_STRIDE];
+    // Queries, then values.
+    float rows[CHUNK * CHUNK_STRIDE];
     float a[CHUNK * SQUARE_STRIDE];
     float c[CHUNK];
     float beta[CHUNK];
+    float scale[CHUNK];                  // beta e^c
 };
+
+// Running sums in place, by one thread: in the order of the rows.
+__device__ __forceinline__ void sum_up(float* c) {
+    float sum = 0.0f;
+#pragma unroll 4
+    for (int i = 0; i < CHUNK; i += 4) {
+        float4 x = load4(c + i);
+        x.x += sum;
+        x.y += x.x;
+        x.z += x.y;
+        x.w += x.z;
+        sum = x.w;
+        *reinterpret_cast<float4*>(c + i) = x;
+    }
+}
 
 // One block for each (chunk, value head).
 __device__ __forceinline__ void op_deltanet_chunks(const DeltaArgs& a, char* smem, int, int block, int blocks) {
@@ -106,19 +142,18 @@ __device__ __forceinline__ void op_deltanet_chunks(const DeltaArgs& a, char* sme
             const float* mixed = a.mixed + (uint64_t)first * channels;
             const uint32_t key_head = head % l.key_heads;
             float* out = a.chunks + (uint64_t)item * CHUNK_FLOATS;
-            ChunkRows queries, keys;
+            ChunkRows queries, keys, values;
             queries.load(mixed + key_head * STATE_DIM, channels, len);
             keys.load(mixed + (l.key_heads + key_head) * STATE_DIM, channels, len);
-            queries.store(s.queries);
+            queries.store(s.rows);
             keys.store(s.keys);
+            values.load(mixed + (2 * l.key_heads + head) * STATE_DIM, channels, len);
             if (t < CHUNK) {
                 s.c[t] = t < (int)len ? log_decay(a, first + t, head) : 0.0f;
                 s.beta[t] = t < (int)len ? sigmoid(a.beta[(uint64_t)(first + t) * a.gate_width + head]) : 0.0f;
             }
             __syncthreads();
-            if (t == 0)
-                for (int i = 1; i < CHUNK; i++) s.c[i] += s.c[i - 1];
-            __syncthreads();
+            if (t == 0) sum_up(s.c);
             // Rows 2 (t / 16) and 1 more, columns t % 16 + 16 j.
             float kk[2][4] = {}, qk[2][4] = {};
             const int i0 = t / 16 * 2, j0 = t % 16;
@@ -129,7 +164,7 @@ __device__ __forceinline__ void op_deltanet_chunks(const DeltaArgs& a, char* sme
                 for (int j = 0; j < 4; j++) kj[j] = load4(s.keys + (j0 + 16 * j) * CHUNK_STRIDE + e);
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
-                    const float4 ki = load4(s.keys + (i0 + i) * CHUNK_STRIDE + e), qi = load4(s.queries + (i0 + i) * CHUNK_STRIDE + e);
+                    const float4 ki = load4(s.keys + (i0 + i) * CHUNK_STRIDE + e), qi = load4(s.rows + (i0 + i) * CHUNK_STRIDE + e);
 #pragma unroll
                     for (int j = 0; j < 4; j++) {
                         kk[i][j] = dot4(ki, kj[j], kk[i][j]);
@@ -137,6 +172,9 @@ __device__ __forceinline__ void op_deltanet_chunks(const DeltaArgs& a, char* sme
                     }
                 }
             }
+            __syncthreads();
+            values.store(s.rows);
+            if (t < CHUNK) s.scale[t] = s.beta[t] * expf(s.c[t]);
 #pragma unroll
             for (int i = 0; i < 2; i++)
 #pragma unroll
@@ -148,27 +186,28 @@ __device__ __forceinline__ void op_deltanet_chunks(const DeltaArgs& a, char* sme
                 }
             if (t < CHUNK) out[CHUNK_C + t] = s.c[t];
             __syncthreads();
-            // Forward substitution: thread t has a column of U (t < 128) or of W.
+            // Forward substitution: thread t has a column of U (t < 128) or of W. All of its right side comes first, so that nothing
+            // is waited for between the rows.
             if (t < 2 * STATE_DIM) {
                 const bool is_w = t >= STATE_DIM;
                 const int e = t % STATE_DIM;
-                const float* v = mixed + (2 * l.key_heads + head) * STATE_DIM + e;
+                const float* const right = is_w ? s.keys : s.rows;
+                const float* const factor = is_w ? s.scale : s.beta;
+                float* const to = out + (is_w ? CHUNK_W : 0) + e;
                 float x[CHUNK];
 #pragma unroll
+                for (int i = 0; i < CHUNK; i++) x[i] = factor[i] * right[i * CHUNK_STRIDE + e];
+#pragma unroll
                 for (int i = 0; i < CHUNK; i++) {
-                    float sum = 0.0f;
-                    if (is_w) sum = s.beta[i] * expf(s.c[i]) * s.keys[i * CHUNK_STRIDE + e];
-                    else if (i < (int)len) sum = s.beta[i] * v[(uint64_t)i * channels];
 #pragma unroll
                     for (int j = 0; j < i; j += 4) {
                         const float4 a4 = load4(s.a + i * SQUARE_STRIDE + j);
-                        sum = fmaf(-a4.x, x[j], sum);
-                        if (j + 1 < i) sum = fmaf(-a4.y, x[j + 1], sum);
-                        if (j + 2 < i) sum = fmaf(-a4.z, x[j + 2], sum);
-                        if (j + 3 < i) sum = fmaf(-a4.w, x[j + 3], sum);
+                        x[i] = fmaf(-a4.x, x[j], x[i]);
+                        if (j + 1 < i) x[i] = fmaf(-a4.y, x[j + 1], x[i]);
+                        if (j + 2 < i) x[i] = fmaf(-a4.z, x[j + 2], x[i]);
+                        if (j + 3 < i) x[i] = fmaf(-a4.w, x[j + 3], x[i]);
                     }
-                    x[i] = sum;
-                    out[(is_w ? CHUNK_W : 0) + i * STATE_DIM + e] = sum;
+                    to[i * STATE_DIM] = x[i];
                 }
             }
             __syncthreads();
