@@ -105,21 +105,21 @@ __device__ __forceinline__ void kv_store(const KvPool& pool, uint8_t* tile, uint
 }
 
 // A tile on its way from the pool to shared memory: what one thread of the block holds of it.
-struct KvFetch {
-    uint4 data[4];
+template <uint32_t Format> struct KvFetch {
+    uint4 data[Format == KV_F16 ? 4 : Format == KV_Q8_0 ? 2 : 1];
     uint32_t scale;
 };
 
 // Halves between the rows of a tile in shared memory: 8 more than it has numbers, so that fragment reads hit all banks.
 constexpr int TILE_STRIDE = HEAD_DIM + 8;
 
-__device__ __forceinline__ void kv_fetch(KvFetch& f, const KvPool& pool, const uint8_t* tile, uint32_t part) {
-    const int t = opaque((int)threadIdx.x);   // else places for all formats are kept
+template <uint32_t Format> __device__ __forceinline__ void kv_fetch(KvFetch<Format>& f, const uint8_t* tile, uint32_t part) {
+    const int t = opaque((int)threadIdx.x);
     const uint4* data = reinterpret_cast<const uint4*>(tile);
-    if (pool.format == KV_F16) {
+    if constexpr (Format == KV_F16) {
 #pragma unroll
         for (int i = 0; i < 4; i++) f.data[i] = data[t + i * THREADS];
-    } else if (pool.format == KV_Q8_0) {
+    } else if constexpr (Format == KV_Q8_0) {
         // Place p is piece p % 16 ^ turn of row p / 16. 32 rows further the turn is the same.
         const int row = t >> 4;
         const uint16_t* scales = reinterpret_cast<const uint16_t*>(tile + PAGE_TOKENS * 256) + kv_scale(part, row, ((t & 15) ^ kv_turn(row)) >> 1);
@@ -136,18 +136,16 @@ __device__ __forceinline__ void kv_fetch(KvFetch& f, const KvPool& pool, const u
 // Two bytes of a word as halves 1024 + byte: the byte becomes the low bits of 0x6400.
 __device__ __forceinline__ half2 byte_pair(uint32_t w, uint32_t selector) { return as_half2(__byte_perm(w, 0x64646464u, selector)); }
 
-__device__ __forceinline__ void kv_spread(half* tile, const KvPool& pool, const KvFetch& f) {
+template <uint32_t Format> __device__ __forceinline__ void kv_spread(half* tile, const KvFetch<Format>& f) {
     const int t = opaque((int)threadIdx.x);
-    if (pool.format == KV_F16) {
+    if constexpr (Format == KV_F16) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             // 16 rows further the turn differs by 4.
             const int piece = (t & 31) ^ kv_turn(t >> 5) ^ 4 * (i & 1);
             *reinterpret_cast<uint4*>(tile + ((t >> 5) + 16 * i) * TILE_STRIDE + piece * 8) = f.data[i];
         }
-        return;
-    }
-    if (pool.format == KV_Q8_0) {
+    } else if constexpr (Format == KV_Q8_0) {
         const half2 offset = __float2half2_rn(1152.0f);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -163,25 +161,25 @@ __device__ __forceinline__ void kv_spread(half* tile, const KvPool& pool, const 
             to[0] = make_uint4(out[0], out[1], out[2], out[3]);
             to[1] = make_uint4(out[4], out[5], out[6], out[7]);
         }
-        return;
-    }
-    const half2 offset = __float2half2_rn(1032.0f);
-    const half2 d = __half2half2(__ushort_as_half((uint16_t)f.scale));
-    const uint32_t w[4] = {f.data[0].x, f.data[0].y, f.data[0].z, f.data[0].w};
-    uint32_t low[8], high[8];
+    } else {
+        const half2 offset = __float2half2_rn(1032.0f);
+        const half2 d = __half2half2(__ushort_as_half((uint16_t)f.scale));
+        const uint32_t w[4] = {f.data[0].x, f.data[0].y, f.data[0].z, f.data[0].w};
+        uint32_t low[8], high[8];
 #pragma unroll
-    for (int k = 0; k < 4; k++) {
-        const uint32_t l = w[k] & 0x0f0f0f0fu, h = w[k] >> 4 & 0x0f0f0f0fu;
-        low[2 * k] = bits(__hmul2(__hsub2(byte_pair(l, 0x4140), offset), d));
-        low[2 * k + 1] = bits(__hmul2(__hsub2(byte_pair(l, 0x4342), offset), d));
-        high[2 * k] = bits(__hmul2(__hsub2(byte_pair(h, 0x4140), offset), d));
-        high[2 * k + 1] = bits(__hmul2(__hsub2(byte_pair(h, 0x4342), offset), d));
+        for (int k = 0; k < 4; k++) {
+            const uint32_t l = w[k] & 0x0f0f0f0fu, h = w[k] >> 4 & 0x0f0f0f0fu;
+            low[2 * k] = bits(__hmul2(__hsub2(byte_pair(l, 0x4140), offset), d));
+            low[2 * k + 1] = bits(__hmul2(__hsub2(byte_pair(l, 0x4342), offset), d));
+            high[2 * k] = bits(__hmul2(__hsub2(byte_pair(h, 0x4140), offset), d));
+            high[2 * k + 1] = bits(__hmul2(__hsub2(byte_pair(h, 0x4342), offset), d));
+        }
+        uint4* to = reinterpret_cast<uint4*>(tile + (t >> 3) * TILE_STRIDE + ((t & 7) ^ kv_turn(t >> 3)) * 32);
+        to[0] = make_uint4(low[0], low[1], low[2], low[3]);
+        to[1] = make_uint4(low[4], low[5], low[6], low[7]);
+        to[2] = make_uint4(high[0], high[1], high[2], high[3]);
+        to[3] = make_uint4(high[4], high[5], high[6], high[7]);
     }
-    uint4* to = reinterpret_cast<uint4*>(tile + (t >> 3) * TILE_STRIDE + ((t & 7) ^ kv_turn(t >> 3)) * 32);
-    to[0] = make_uint4(low[0], low[1], low[2], low[3]);
-    to[1] = make_uint4(low[4], low[5], low[6], low[7]);
-    to[2] = make_uint4(high[0], high[1], high[2], high[3]);
-    to[3] = make_uint4(high[4], high[5], high[6], high[7]);
 }
 
 }  // namespace openjet
