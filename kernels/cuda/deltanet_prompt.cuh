@@ -227,31 +227,255 @@ struct alignas(16) ScanShared {
     float d[CHUNK * SQUARE_STRIDE];
     float c[CHUNK];
 };
+// The same where there is room for all of a chunk at once.
+struct alignas(16) WideScanShared {
+    float state[SCAN_COLUMNS * CHUNK_STRIDE];
+    float w[CHUNK * CHUNK_STRIDE];
+    float queries[CHUNK * CHUNK_STRIDE];
+    float keys[CHUNK * CHUNK_STRIDE];
+    float p[CHUNK * SQUARE_STRIDE];
+    float d[CHUNK * SQUARE_STRIDE];
+    // D times e^(c_last - c_row).
+    float decayed[CHUNK * SQUARE_STRIDE];
+    float c[2][CHUNK];
+};
 
-// x_ij += sum_e tile_ie state_je for rows i0, i0 + 1 and columns j0 + 16 j.
-__device__ __forceinline__ void tile_times_state(float (&x)[2][4], const ScanShared& s, int i0, int j0) {
-#pragma unroll 4
+// A chunk as the scan goes through it.
+struct ScanChunk {
+    const float* from;               // what op_deltanet_chunks left
+    const float* mixed;              // of the first row
+    uint32_t first, len;
+
+    __device__ __forceinline__ ScanChunk(const DeltaArgs& a, const Chunks& chunks, uint32_t chunk, uint32_t chunk_base, uint32_t head)
+        : from(a.chunks + (uint64_t)(chunk_base + chunk * a.layout.value_heads + head) * CHUNK_FLOATS), first(chunks.first_row + chunks.begin(chunk)),
+          len(chunks.end(chunk) - chunks.begin(chunk)) {
+        mixed = a.mixed + (uint64_t)first * a.layout.channels();
+    }
+};
+
+// A thread has rows i0, i0 + 1 and columns j0 + 16 j of products of 64 x 64.
+struct ScanPlace {
+    int i0, j0;
+    __device__ __forceinline__ ScanPlace() : i0((int)threadIdx.x / 16 * 2), j0((int)threadIdx.x % 16) {}
+};
+
+// x_n,ij += sum_e tile_n,ie state_je, of N tiles.
+template <int N> __device__ __forceinline__ void tiles_times_state(float (&x)[N][2][4], const float* const (&tile)[N], const float* state, ScanPlace at) {
+#pragma unroll 2
     for (int e = 0; e < STATE_DIM; e += 4) {
         float4 sj[4];
 #pragma unroll
-        for (int j = 0; j < 4; j++) sj[j] = load4(s.state + (j0 + 16 * j) * CHUNK_STRIDE + e);
+        for (int j = 0; j < 4; j++) sj[j] = load4(state + (at.j0 + 16 * j) * CHUNK_STRIDE + e);
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const float4 ti = load4(s.tile + (i0 + i) * CHUNK_STRIDE + e);
+        for (int n = 0; n < N; n++)
 #pragma unroll
-            for (int j = 0; j < 4; j++) x[i][j] = dot4(ti, sj[j], x[i][j]);
+            for (int i = 0; i < 2; i++) {
+                const float4 ti = load4(tile[n] + (at.i0 + i) * CHUNK_STRIDE + e);
+#pragma unroll
+                for (int j = 0; j < 4; j++) x[n][i][j] = dot4(ti, sj[j], x[n][i][j]);
+            }
+    }
+}
+
+// o_ij += sum_m P_im D_mj; P is 0 above its diagonal.
+__device__ __forceinline__ void add_chunk(float (&o)[2][4], const float* p, const float* d, ScanPlace at) {
+#pragma unroll 4
+    for (int m = 0; m < CHUNK; m += 4) {
+        const float4 p0 = load4(p + at.i0 * SQUARE_STRIDE + m), p1 = load4(p + (at.i0 + 1) * SQUARE_STRIDE + m);
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const float dj = d[(m + n) * SQUARE_STRIDE + at.j0 + 16 * j];
+                o[0][j] = fmaf(n == 0 ? p0.x : n == 1 ? p0.y : n == 2 ? p0.z : p0.w, dj, o[0][j]);
+                o[1][j] = fmaf(n == 0 ? p1.x : n == 1 ? p1.y : n == 2 ? p1.z : p1.w, dj, o[1][j]);
+            }
         }
     }
+}
+__device__ __forceinline__ void write_chunk(const float (&o)[2][4], const DeltaArgs& a, const ScanChunk& chunk, uint32_t column0, ScanPlace at) {
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            if (at.i0 + i < (int)chunk.len) a.out[(uint64_t)(chunk.first + at.i0 + i) * a.out_width + column0 + at.j0 + 16 * j] = o[i][j];
+}
+
+// S = decay S + sum_m k_m d_m. A thread has columns 4 warp .. 4 warp + 3, keys 4 lane .. 4 lane + 3.
+__device__ __forceinline__ void advance_state(float* state, const float* keys, const float* d, float decay, uint32_t len) {
+    float sum[4][4];
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        const float4 old = load4(state + (4 * warp_id() + c) * CHUNK_STRIDE + 4 * lane_id());
+        sum[c][0] = decay * old.x;
+        sum[c][1] = decay * old.y;
+        sum[c][2] = decay * old.z;
+        sum[c][3] = decay * old.w;
+    }
+#pragma unroll 4
+    for (uint32_t m = 0; m < len; m++) {
+        const float4 k = load4(keys + m * CHUNK_STRIDE + 4 * lane_id()), d4 = load4(d + m * SQUARE_STRIDE + 4 * warp_id());
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            const float dc = c == 0 ? d4.x : c == 1 ? d4.y : c == 2 ? d4.z : d4.w;
+            sum[c][0] = fmaf(k.x, dc, sum[c][0]);
+            sum[c][1] = fmaf(k.y, dc, sum[c][1]);
+            sum[c][2] = fmaf(k.z, dc, sum[c][2]);
+            sum[c][3] = fmaf(k.w, dc, sum[c][3]);
+        }
+    }
+#pragma unroll
+    for (int c = 0; c < 4; c++) store4(state + (4 * warp_id() + c) * CHUNK_STRIDE + 4 * lane_id(), sum[c][0], sum[c][1], sum[c][2], sum[c][3]);
+}
+
+// A thread's part of a chunk's 64 x 64 numbers on their way to shared memory.
+struct ChunkSquare {
+    static constexpr int PARTS = CHUNK * CHUNK / 4 / THREADS;
+    float4 x[PARTS];
+
+    __device__ __forceinline__ void load(const float* from) {
+#pragma unroll
+        for (int n = 0; n < PARTS; n++) x[n] = load4(from + 4 * (threadIdx.x + n * THREADS));
+    }
+    __device__ __forceinline__ void store(float* to) const {
+#pragma unroll
+        for (int n = 0; n < PARTS; n++) {
+            const int i = 4 * ((int)threadIdx.x + n * THREADS);
+            *reinterpret_cast<float4*>(to + i / CHUNK * SQUARE_STRIDE + i % CHUNK) = x[n];
+        }
+    }
+};
+// A thread's part of a chunk's U.
+__device__ __forceinline__ void load_u(float (&u)[2][4], const ScanChunk& chunk, uint32_t column0, ScanPlace at) {
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++) u[i][j] = chunk.from[(at.i0 + i) * STATE_DIM + column0 + at.j0 + 16 * j];
+}
+
+// The chunks of one (segment, value head, half of its value dimensions) over the state in shared memory. `queries` and `keys` are the first
+// channels of the key head's. What a phase needs is asked for while the one before is computed.
+__device__ __forceinline__ void scan_chunks(const DeltaArgs& a, ScanShared& s, const Chunks& chunks, uint32_t chunk_base, uint32_t head, uint32_t column0,
+                                            uint32_t queries, uint32_t keys) {
+    const uint32_t channels = a.layout.channels();
+    const ScanPlace at;
+    const int t = (int)threadIdx.x;
+    ChunkRows ahead;
+    ahead.load(ScanChunk(a, chunks, 0, chunk_base, head).from + CHUNK_W, STATE_DIM, CHUNK);
+    for (uint32_t n = 0; n < chunks.count; n++) {
+        const ScanChunk chunk(a, chunks, n, chunk_base, head);
+        ahead.store(s.tile);
+        if (t < CHUNK) s.c[t] = chunk.from[CHUNK_C + t];
+        float u[2][4];
+        load_u(u, chunk, column0, at);
+        ahead.load(chunk.mixed + queries, channels, chunk.len);
+        __syncthreads();
+        float x[1][2][4] = {};
+        tiles_times_state<1>(x, {s.tile}, s.state, at);
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) s.d[(at.i0 + i) * SQUARE_STRIDE + at.j0 + 16 * j] = u[i][j] - x[0][i][j];
+        __syncthreads();
+        ahead.store(s.tile);
+        ChunkSquare p;
+        p.load(chunk.from + CHUNK_P);
+        __syncthreads();
+        float o[1][2][4] = {};
+        tiles_times_state<1>(o, {s.tile}, s.state, at);
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) o[0][i][j] *= expf(s.c[at.i0 + i]);
+        __syncthreads();
+        p.store(s.tile);
+        ahead.load(chunk.mixed + keys, channels, chunk.len);
+        __syncthreads();
+        add_chunk(o[0], s.tile, s.d, at);
+        write_chunk(o[0], a, chunk, head * STATE_DIM + column0, at);
+        __syncthreads();
+        ahead.store(s.tile);
+        if (n + 1 < chunks.count) ahead.load(ScanChunk(a, chunks, n + 1, chunk_base, head).from + CHUNK_W, STATE_DIM, CHUNK);
+        const float last = s.c[chunk.len - 1];
+        for (int i = t; i < CHUNK * SCAN_COLUMNS; i += THREADS)
+            s.d[i / SCAN_COLUMNS * SQUARE_STRIDE + i % SCAN_COLUMNS] *= expf(last - s.c[min((uint32_t)(i / SCAN_COLUMNS), chunk.len - 1)]);
+        __syncthreads();
+        advance_state(s.state, s.tile, s.d, expf(last), chunk.len);
+        __syncthreads();
+    }
+}
+// The same operations in the same order, with two barriers a chunk.
+__device__ __forceinline__ void scan_chunks(const DeltaArgs& a, WideScanShared& s, const Chunks& chunks, uint32_t chunk_base, uint32_t head,
+                                            uint32_t column0, uint32_t queries, uint32_t keys) {
+    const uint32_t channels = a.layout.channels();
+    const ScanPlace at;
+    const int t = (int)threadIdx.x;
+    ChunkRows ahead_w, ahead_queries, ahead_keys;
+    ChunkSquare p;
+    float u[2][4], c = 0.0f;
+    auto ask_first = [&](const ScanChunk& next) {
+        ahead_w.load(next.from + CHUNK_W, STATE_DIM, CHUNK);
+        ahead_queries.load(next.mixed + queries, channels, next.len);
+        if (t < CHUNK) c = next.from[CHUNK_C + t];
+    };
+    auto store_first = [&](uint32_t n) {
+        ahead_w.store(s.w);
+        ahead_queries.store(s.queries);
+        if (t < CHUNK) s.c[n & 1][t] = c;
+    };
+    auto ask_second = [&](const ScanChunk& next) {
+        ahead_keys.load(next.mixed + keys, channels, next.len);
+        p.load(next.from + CHUNK_P);
+        load_u(u, next, column0, at);
+    };
+    {
+        const ScanChunk first(a, chunks, 0, chunk_base, head);
+        ask_first(first);
+        ask_second(first);
+        store_first(0);
+    }
+    for (uint32_t n = 0; n < chunks.count; n++) {
+        const ScanChunk chunk(a, chunks, n, chunk_base, head);
+        const float* const cs = s.c[n & 1];
+        __syncthreads();
+        ahead_keys.store(s.keys);
+        p.store(s.p);
+        if (n + 1 < chunks.count) ask_first(ScanChunk(a, chunks, n + 1, chunk_base, head));
+        float x[2][2][4] = {};
+        tiles_times_state<2>(x, {s.w, s.queries}, s.state, at);
+        const float last = cs[chunk.len - 1];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int row = at.i0 + i;
+            const float decay = expf(last - cs[min((uint32_t)row, chunk.len - 1)]), grown = expf(cs[row]);
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const float d = u[i][j] - x[0][i][j];
+                s.d[row * SQUARE_STRIDE + at.j0 + 16 * j] = d;
+                s.decayed[row * SQUARE_STRIDE + at.j0 + 16 * j] = d * decay;
+                x[1][i][j] *= grown;
+            }
+        }
+        __syncthreads();
+        if (n + 1 < chunks.count) {
+            store_first(n + 1);
+            ask_second(ScanChunk(a, chunks, n + 1, chunk_base, head));
+        }
+        add_chunk(x[1], s.p, s.d, at);
+        write_chunk(x[1], a, chunk, head * STATE_DIM + column0, at);
+        advance_state(s.state, s.keys, s.decayed, expf(last), chunk.len);
+    }
+    __syncthreads();
 }
 
 // One block for each (segment, value head, half of its value dimensions); chunks in order. Leaves the outputs before their
 // norm in `out`.
-__device__ __forceinline__ void op_deltanet_scan(const DeltaArgs& a, char* smem, int, int block, int blocks) {
+template <class Shared> __device__ __noinline__ void deltanet_scan(const DeltaArgs& a, char* smem, int block, int blocks) {
     constexpr int HALVES = STATE_DIM / SCAN_COLUMNS;
-    ScanShared& s = *reinterpret_cast<ScanShared*>(smem);
+    Shared& s = *reinterpret_cast<Shared*>(smem);
     const DeltaLayout& l = a.layout;
-    const uint32_t segments = a.table.header().segments, channels = l.channels();
-    const int t = (int)threadIdx.x, i0 = t / 16 * 2, j0 = t % 16;
+    const uint32_t segments = a.table.header().segments;
+    const int t = (int)threadIdx.x;
     uint32_t item = block, base = 0, chunk_base = 0;
     for (uint32_t n = 0; n < segments; n++) {
         const Segment& segment = a.table.segments()[n];
@@ -273,111 +497,17 @@ __device__ __forceinline__ void op_deltanet_scan(const DeltaArgs& a, char* smem,
                 }
                 s.state[column * CHUNK_STRIDE + key] = x;
             }
-            // What a phase needs is asked for while the one before is computed.
-            auto chunk_of = [&](uint32_t chunk) { return a.chunks + (uint64_t)(chunk_base + chunk * l.value_heads + head) * CHUNK_FLOATS; };
-            ChunkRows ahead;
-            ahead.load(chunk_of(0) + CHUNK_W, STATE_DIM, CHUNK);
-            for (uint32_t chunk = 0; chunk < chunks.count; chunk++) {
-                const float* from = chunk_of(chunk);
-                const uint32_t first = chunks.first_row + chunks.begin(chunk), len = chunks.end(chunk) - chunks.begin(chunk);
-                const float* mixed = a.mixed + (uint64_t)first * channels;
-                ahead.store(s.tile);
-                if (t < CHUNK) s.c[t] = from[CHUNK_C + t];
-                float u[2][4];
-#pragma unroll
-                for (int i = 0; i < 2; i++)
-#pragma unroll
-                    for (int j = 0; j < 4; j++) u[i][j] = from[(i0 + i) * STATE_DIM + column0 + j0 + 16 * j];
-                ahead.load(mixed + key_head * STATE_DIM, channels, len);
-                __syncthreads();
-                float x[2][4] = {};
-                tile_times_state(x, s, i0, j0);
-#pragma unroll
-                for (int i = 0; i < 2; i++)
-#pragma unroll
-                    for (int j = 0; j < 4; j++) s.d[(i0 + i) * SQUARE_STRIDE + j0 + 16 * j] = u[i][j] - x[i][j];
-                __syncthreads();
-                ahead.store(s.tile);
-                constexpr int SQUARE_PARTS = CHUNK * CHUNK / 4 / THREADS;
-                float4 p[SQUARE_PARTS];
-#pragma unroll
-                for (int n = 0; n < SQUARE_PARTS; n++) p[n] = load4(from + CHUNK_P + 4 * (t + n * THREADS));
-                __syncthreads();
-                float o[2][4] = {};
-                tile_times_state(o, s, i0, j0);
-#pragma unroll
-                for (int i = 0; i < 2; i++)
-#pragma unroll
-                    for (int j = 0; j < 4; j++) o[i][j] *= expf(s.c[i0 + i]);
-                __syncthreads();
-#pragma unroll
-                for (int n = 0; n < SQUARE_PARTS; n++) {
-                    const int i = 4 * (t + n * THREADS);
-                    *reinterpret_cast<float4*>(s.tile + i / CHUNK * SQUARE_STRIDE + i % CHUNK) = p[n];
-                }
-                ahead.load(mixed + (l.key_heads + key_head) * STATE_DIM, channels, len);
-                __syncthreads();
-                // P is 0 above its diagonal.
-#pragma unroll 4
-                for (int m = 0; m < CHUNK; m += 4) {
-                    const float4 p0 = load4(s.tile + i0 * SQUARE_STRIDE + m), p1 = load4(s.tile + (i0 + 1) * SQUARE_STRIDE + m);
-#pragma unroll
-                    for (int n = 0; n < 4; n++) {
-#pragma unroll
-                        for (int j = 0; j < 4; j++) {
-                            const float d = s.d[(m + n) * SQUARE_STRIDE + j0 + 16 * j];
-                            o[0][j] = fmaf(n == 0 ? p0.x : n == 1 ? p0.y : n == 2 ? p0.z : p0.w, d, o[0][j]);
-                            o[1][j] = fmaf(n == 0 ? p1.x : n == 1 ? p1.y : n == 2 ? p1.z : p1.w, d, o[1][j]);
-                        }
-                    }
-                }
-#pragma unroll
-                for (int i = 0; i < 2; i++)
-#pragma unroll
-                    for (int j = 0; j < 4; j++)
-                        if (i0 + i < (int)len)
-                            a.out[(uint64_t)(first + i0 + i) * a.out_width + head * STATE_DIM + column0 + j0 + 16 * j] = o[i][j];
-                __syncthreads();
-                ahead.store(s.tile);
-                if (chunk + 1 < chunks.count) ahead.load(chunk_of(chunk + 1) + CHUNK_W, STATE_DIM, CHUNK);
-                const float last = s.c[len - 1];
-                for (int i = t; i < CHUNK * SCAN_COLUMNS; i += THREADS)
-                    s.d[i / SCAN_COLUMNS * SQUARE_STRIDE + i % SCAN_COLUMNS] *= expf(last - s.c[min((uint32_t)(i / SCAN_COLUMNS), len - 1)]);
-                __syncthreads();
-                // Columns 4 warp .. 4 warp + 3, keys 4 lane .. 4 lane + 3.
-                float sum[4][4];
-                const float decay = expf(last);
-#pragma unroll
-                for (int c = 0; c < 4; c++) {
-                    const float4 old = load4(s.state + (4 * warp_id() + c) * CHUNK_STRIDE + 4 * lane_id());
-                    sum[c][0] = decay * old.x;
-                    sum[c][1] = decay * old.y;
-                    sum[c][2] = decay * old.z;
-                    sum[c][3] = decay * old.w;
-                }
-#pragma unroll 4
-                for (uint32_t m = 0; m < len; m++) {
-                    const float4 k = load4(s.tile + m * CHUNK_STRIDE + 4 * lane_id()), d4 = load4(s.d + m * SQUARE_STRIDE + 4 * warp_id());
-#pragma unroll
-                    for (int c = 0; c < 4; c++) {
-                        const float d = c == 0 ? d4.x : c == 1 ? d4.y : c == 2 ? d4.z : d4.w;
-                        sum[c][0] = fmaf(k.x, d, sum[c][0]);
-                        sum[c][1] = fmaf(k.y, d, sum[c][1]);
-                        sum[c][2] = fmaf(k.z, d, sum[c][2]);
-                        sum[c][3] = fmaf(k.w, d, sum[c][3]);
-                    }
-                }
-#pragma unroll
-                for (int c = 0; c < 4; c++)
-                    store4(s.state + (4 * warp_id() + c) * CHUNK_STRIDE + 4 * lane_id(), sum[c][0], sum[c][1], sum[c][2], sum[c][3]);
-                __syncthreads();
-            }
+            scan_chunks(a, s, chunks, chunk_base, head, column0, key_head * STATE_DIM, (l.key_heads + key_head) * STATE_DIM);
             for (int i = t; i < SCAN_COLUMNS * STATE_DIM; i += THREADS) memory[i] = s.state[i / STATE_DIM * CHUNK_STRIDE + i % STATE_DIM];
             __syncthreads();
         }
         base += l.value_heads * HALVES;
         chunk_base += chunks.count * l.value_heads;
     }
+}
+__device__ __forceinline__ void op_deltanet_scan(const DeltaArgs& a, char* smem, int smem_bytes, int block, int blocks) {
+    if (smem_bytes >= (int)sizeof(WideScanShared)) deltanet_scan<WideScanShared>(a, smem, block, blocks);
+    else deltanet_scan<ScanShared>(a, smem, block, blocks);
 }
 
 // One warp for each (segment, 128 channels). Afterwards nothing of the segments' slots

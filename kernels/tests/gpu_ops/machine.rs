@@ -14,7 +14,11 @@ pub(crate) struct Machine {
 #[derive(Clone, Copy)]
 pub(crate) struct Memory(usize);
 
-const SHARED_BYTES: usize = 99 * 1024;
+/// Shared memory of a block on the CPU: as small cards have it where the number of blocks is odd, else as large ones do. What an op
+/// does at once depends on it, no bit of the result.
+fn shared_bytes(blocks: u32) -> usize {
+    if blocks % 2 == 1 { 99 << 10 } else { 227 << 10 }
+}
 
 impl Machine {
     /// The CPU, and the GPU where there is one.
@@ -36,7 +40,7 @@ impl Machine {
     }
 
     fn device(&self, blocks: u32) -> Device {
-        self.gpu.clone().unwrap_or_else(|| Device::host(blocks, SHARED_BYTES))
+        self.gpu.clone().unwrap_or_else(|| Device::host(blocks, shared_bytes(blocks)))
     }
 
     /// Memory of so many bytes, each 0xff: NaN to whoever reads it as floats.
