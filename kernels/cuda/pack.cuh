@@ -76,11 +76,19 @@ __device__ __forceinline__ void op_pack_prompt(const PackArgs& args, char* smem,
     float* x = scratch + WARPS;
     for (int row = block; row < rows; row += blocks) {
         float largest = 0.0f;
-        for (int i = threadIdx.x * 4; i < width; i += THREADS * 4) {
-            float v[4];
-            input_columns<1>(v, args.from, row, i);
-            store4(x + i, v[0], v[1], v[2], v[3]);
-            largest = fmaxf(fmaxf(fmaxf(largest, fabsf(v[0])), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3])));
+        constexpr int TOGETHER = 4;          // asked for before the first is looked at
+#pragma unroll 1
+        for (int first = threadIdx.x * 4; first < width; first += TOGETHER * THREADS * 4) {
+            float v[TOGETHER][4];
+#pragma unroll
+            for (int n = 0; n < TOGETHER; n++) input_columns<1>(v[n], args.from, row, first + n * THREADS * 4);
+#pragma unroll
+            for (int n = 0; n < TOGETHER; n++) {
+                const int i = first + n * THREADS * 4;
+                if (i >= width) continue;
+                store4(x + i, v[n][0], v[n][1], v[n][2], v[n][3]);
+                largest = fmaxf(fmaxf(fmaxf(largest, fabsf(v[n][0])), fabsf(v[n][1])), fmaxf(fabsf(v[n][2]), fabsf(v[n][3])));
+            }
         }
         write_prompt_row(args.to, x, largest, row, rows, width, scratch);
         __syncthreads();

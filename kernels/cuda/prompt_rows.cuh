@@ -12,7 +12,7 @@ constexpr int PROMPT_TILE_BYTES = PROMPT_GROUP * TILE_K * 2;
 
 __device__ __forceinline__ int prompt_groups(int rows) { return (rows + PROMPT_GROUP - 1) / PROMPT_GROUP; }
 
-// Writes a row, in shared memory, into prompt rows. All threads of the block; `scratch` is WARPS floats.
+// Writes a row, in shared memory, into prompt rows; `width` is a multiple of 4. All threads of the block; `scratch` is WARPS floats.
 __device__ __forceinline__ void write_prompt_row(char* to, const float* x, float largest, int row, int rows, int width, float* scratch) {
     const float amax = block_max(largest, scratch);
     int exponent = (int)(__float_as_uint(amax) >> 23) - 127;
@@ -23,9 +23,11 @@ __device__ __forceinline__ void write_prompt_row(char* to, const float* x, float
     for (int i = threadIdx.x; i < column_tiles * (TILE_K / 8); i += THREADS) {
         uint32_t h[4];
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
+        for (int j = 0; j < 4; j += 2) {
             const int k = i * 8 + 2 * j;
-            h[j] = bits(__floats2half2_rn(k < width ? x[k] * inverse : 0.0f, k + 1 < width ? x[k + 1] * inverse : 0.0f));
+            const float4 v = k < width ? load4(x + k) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            h[j] = bits(__floats2half2_rn(v.x * inverse, v.y * inverse));
+            h[j + 1] = bits(__floats2half2_rn(v.z * inverse, v.w * inverse));
         }
         *reinterpret_cast<uint4*>(group + (size_t)i * (PROMPT_GROUP * 16)) = make_uint4(h[0], h[1], h[2], h[3]);
     }
