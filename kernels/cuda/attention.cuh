@@ -68,18 +68,21 @@ __device__ __forceinline__ void op_attention_prepare(const AttentionArgs& a, cha
     const int warp = __shfl_sync(0xffffffffu, warp_id(), 0), pairs = (int)a.rope_pairs;
     const uint32_t kv_heads = a.pool.kv_heads, queries = a.cells_only ? 0 : a.heads, tasks = queries + 2 * kv_heads;
     const uint32_t count = header_word(smem, a.draft ? HEADER_SEGMENTS : 0);
+    bool passed = false;
 #pragma unroll 1
     for (uint32_t item = block * WARPS + warp; item < count * tasks; item += blocks * WARPS) {
         const uint32_t r = item / tasks, task = item - r * tasks;
         const bool query = task < queries, value = task >= queries + kv_heads;
         const uint32_t head = query ? task : task - queries - (value ? kv_heads : 0);
         const float* from = query ? a.q + (uint64_t)r * a.q_width + head * 512 : (value ? a.v : a.k) + (uint64_t)r * a.kv_width + head * HEAD_DIM;
-        // Everything is asked for before anything is waited for.
+        // Everything is asked for before anything is waited for, and before the gate what no matmul made.
         const Row row = rows_of(a)[r];
         float x[8], weight[8];
-        load8(x, from);
         load8(weight, query ? a.q_norm : a.k_norm);
         const double turns = a.rope_turns[lane_id()];
+        if (!passed) pass_gate(smem);
+        passed = true;
+        load8(x, from);
         if (row.kind == ROW_IDLE || row.kind == ROW_PROMPT_LAST || row.position < a.first_position) continue;
         const uint32_t page = query ? 0 : a.table.page(a.table.segments()[row.segment], row.position);
         if (!value) {
@@ -96,6 +99,7 @@ __device__ __forceinline__ void op_attention_prepare(const AttentionArgs& a, cha
             kv_store(a.pool, a.pool.tile(page, a.layer, value, head), value, row.position % PAGE_TOKENS, x);
         }
     }
+    if (!passed) pass_gate(smem);
 }
 
 }  // namespace openjet

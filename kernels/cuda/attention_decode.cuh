@@ -95,6 +95,7 @@ __device__ __noinline__ void attention_run(const AttentionArgs& a, char* smem, i
         const uint32_t count = min(LISTED, run.end - from), all = listed + count * 2 * run.units;
         list_steps<Format>(a, s, run, from);
         __syncthreads();
+        if (from == run.begin) pass_gate(smem);      // cells and queries are those of the op before
         issue(min(all, listed + (uint32_t)slots), listed);
         if (s.step[0].loads) {
             side ^= 1;
@@ -294,7 +295,7 @@ __device__ __forceinline__ void op_attention_decode(const AttentionArgs& a, char
         s.run.group = group;
     }
     __syncthreads();
-    if (s.run.begin == s.run.end) return;
+    if (s.run.begin == s.run.end) return pass_gate(smem);
     if (thread < RING_UNITS) arrivals_begin(s.come[thread], 1);
     fence_before_bulk();                 // and the barrier after the steps are listed
     if (a.pool.format == KV_F16) run_tiles<KV_F16>(a, smem, smem_bytes, tile);

@@ -2,6 +2,7 @@
 #pragma once
 #include "attention_args.cuh"
 #include "attention_cells.cuh"
+#include "barrier.cuh"
 #include "bulk.cuh"
 
 namespace openjet {

@@ -46,8 +46,7 @@ __device__ __forceinline__ void grid_leave(uint32_t* counter, uint32_t passed) {
 #endif
 }
 
-// A barrier that an op passes itself, when it has asked for what depends on no op before. It stands GATE bytes before the op's own
-// shared memory.
+// The barrier that an op passes itself. It stands GATE bytes before the op's own shared memory.
 struct Gate {
     const uint32_t* counter;
     uint32_t target;                 // 0: none, or it was passed
@@ -66,7 +65,7 @@ __device__ __forceinline__ bool peek_gate(char* smem) {
     if (open && thread_now() == 0) gate.target = 0;
     return open;
 }
-// Waits until it is open. Before this and peek_gate lies a block barrier.
+// Waits until it is open, by all threads, but by different warps in different places. Before this and peek_gate lies a block barrier.
 __device__ __forceinline__ void pass_gate(char* smem) {
     Gate& gate = *reinterpret_cast<Gate*>(smem - GATE);
     if (reread(gate.target) == 0) return;

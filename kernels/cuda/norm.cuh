@@ -4,6 +4,7 @@
 // op_residual                 all but the division by the root mean square of a row, which is the same for all that the row is
 //                             multiplied with: the matmul that follows does it, and nobody waits for a whole row
 #pragma once
+#include "barrier.cuh"
 #include "fragment.cuh"
 #include "prompt_rows.cuh"
 #include "table.cuh"
@@ -129,6 +130,9 @@ __device__ __forceinline__ void op_norm(const NormArgs& args, char* smem, int sm
 __device__ __forceinline__ void op_residual(const NormArgs& args, char* smem, int, int block, int blocks) {
     const int rows = header_word(smem, args.rows), width = (int)args.width, tiles = row_tiles(rows);
     const int column_tiles = (width + TILE_K - 1) / TILE_K;
+    // The matmul whose parts are added has not touched x; where there are none, the op before may have made it.
+    bool passed = args.splits == 0;
+    if (passed) pass_gate(smem);
     for (int item = warp_id() * blocks + block; item < rows * column_tiles; item += blocks * WARPS) {
         const int row = item / column_tiles, c = item - row * column_tiles, k = c * TILE_K + lane_id() * 8;
         float* x = args.x + (size_t)row * args.stride + k;
@@ -141,6 +145,8 @@ __device__ __forceinline__ void op_residual(const NormArgs& args, char* smem, in
             v[i] = there && !args.assign ? load4(x + 4 * i) : none;
             w[i] = there ? load4(args.weight + k + 4 * i) : none;
         }
+        if (!passed) pass_gate(smem);
+        passed = true;
 #pragma unroll
         for (int s = 0; s < MAX_SPLITS; s++) {
 #pragma unroll
@@ -165,6 +171,7 @@ __device__ __forceinline__ void op_residual(const NormArgs& args, char* smem, in
         if (lane_id() == 0) args.squares[item] = squares;
         write_fragment_row(args.fragments + ((size_t)c * tiles + row / FRAGMENT_ROWS) * FRAGMENT_BYTES, row % FRAGMENT_ROWS, f);
     }
+    if (!passed) pass_gate(smem);
 }
 
 }  // namespace openjet

@@ -1,7 +1,8 @@
 // The persistent kernel: all blocks walk a list of ops, with a grid barrier after an op that the next one depends on.
 //
 // The list is built once from the model (src/program.rs); what differs from step to step is in the step table. While a block runs
-// an op, the next one comes to shared memory.
+// an op, the next one comes to shared memory. A block goes on to the next op without waiting for the others: the op passes the barrier
+// itself, at once or when it has asked for what depends on no op before, and its code comes from L2 meanwhile.
 #pragma once
 #include "accept.cuh"
 #include "adjust.cuh"
@@ -32,7 +33,7 @@ enum OpKind : uint32_t {
 struct alignas(16) Op {
     uint32_t kind;
     uint32_t min_draft;              // where the step's draft depth is lower, the program ends before it
-    uint32_t barrier;                // wait for all blocks afterwards
+    uint32_t flags;                  // OP_BARRIER, OP_EARLY
     uint32_t next_matmul;            // index of the first matmul after this op, or NO_OP
     char args[256];
     uint32_t from, to;               // a matmul's share of this block; stands in the list of shares behind the ops
@@ -41,32 +42,33 @@ struct alignas(16) Op {
 static_assert(sizeof(Op) == 288);
 constexpr int OP_COPIED = 272;           // bytes of an op that are the same for all blocks
 constexpr uint32_t NO_OP = 0xFFFFFFFFu;
+constexpr uint32_t OP_BARRIER = 1;       // what comes next waits for all blocks
+constexpr uint32_t OP_EARLY = 2;         // does not wait itself: it needs nothing from the op before the barrier
 
-// An op as a function of its own: compiled apart from the others, with registers of its own.
-template <class Args, void (*Run)(const Args&, char*, int, int, int)>
+// An op as a function of its own: compiled apart from the others, with registers of its own. `PassesGate`: it does so itself.
+template <class Args, void (*Run)(const Args&, char*, int, int, int), bool PassesGate>
 __device__ __noinline__ void call(const Op& op, char* smem, int smem_bytes, int block, int blocks) {
     static_assert(sizeof(Args) <= sizeof(op.args));
+    if (!PassesGate && !(op.flags & OP_EARLY)) pass_gate(smem);
     Run(*reinterpret_cast<const Args*>(op.args), smem, smem_bytes, block, blocks);
 }
 
-// Ops that pass the barrier before them themselves, when they have asked for what does not depend on it.
-__device__ __forceinline__ bool passes_gate(uint32_t kind) { return kind == OP_MATMUL || kind == OP_DELTANET_DECODE; }
-
 __device__ __forceinline__ void run_op(uint32_t kind, const Op& op, MatmulParts& parts, char* smem, int smem_bytes, int block, int blocks) {
-#define OPENJET_OP(op_kind, Args, run) case op_kind: call<Args, run>(op, smem, smem_bytes, block, blocks); break
+#define OPENJET_OP(op_kind, Args, run) case op_kind: call<Args, run, false>(op, smem, smem_bytes, block, blocks); break
+#define OPENJET_OP_PASSES_GATE(op_kind, Args, run) case op_kind: call<Args, run, true>(op, smem, smem_bytes, block, blocks); break
     switch (kind) {
         OPENJET_OP(OP_EMBED, EmbedArgs, op_embed);
         OPENJET_OP(OP_NORM, NormArgs, op_norm);
-        OPENJET_OP(OP_RESIDUAL, NormArgs, op_residual);
+        OPENJET_OP_PASSES_GATE(OP_RESIDUAL, NormArgs, op_residual);
         OPENJET_OP(OP_PACK, PackArgs, op_pack);
         case OP_MATMUL: run_matmul(parts, smem, smem_bytes); break;
         OPENJET_OP(OP_PREVIOUS, PreviousArgs, op_previous);
         OPENJET_OP(OP_PROMPT_END, PromptEndArgs, op_prompt_end);
-        OPENJET_OP(OP_ATTENTION_PREPARE, AttentionArgs, op_attention_prepare);
-        OPENJET_OP(OP_ATTENTION_DECODE, AttentionArgs, op_attention_decode);
+        OPENJET_OP_PASSES_GATE(OP_ATTENTION_PREPARE, AttentionArgs, op_attention_prepare);
+        OPENJET_OP_PASSES_GATE(OP_ATTENTION_DECODE, AttentionArgs, op_attention_decode);
         OPENJET_OP(OP_ATTENTION_MERGE, AttentionArgs, op_attention_merge);
         OPENJET_OP(OP_ATTENTION_PROMPT, AttentionArgs, op_attention_prompt);
-        OPENJET_OP(OP_DELTANET_DECODE, DeltaArgs, op_deltanet_decode);
+        OPENJET_OP_PASSES_GATE(OP_DELTANET_DECODE, DeltaArgs, op_deltanet_decode);
         OPENJET_OP(OP_DELTANET_KEEP, DeltaArgs, op_deltanet_keep);
         OPENJET_OP(OP_DELTANET_SETTLE, SettleArgs, op_deltanet_settle);
         OPENJET_OP(OP_DELTANET_CONVOLVE_PROMPT, DeltaArgs, op_deltanet_convolve_prompt);
@@ -82,6 +84,7 @@ __device__ __forceinline__ void run_op(uint32_t kind, const Op& op, MatmulParts&
         OPENJET_OP(OP_MATMUL_PROMPT, MatmulArgs, op_matmul_prompt);
     }
 #undef OPENJET_OP
+#undef OPENJET_OP_PASSES_GATE
 }
 
 // What the kernel keeps in shared memory beside an op's own. Nothing of it is in registers while an op runs: they would be spilled,
@@ -148,7 +151,7 @@ __device__ __forceinline__ void run_program(const Op* ops, uint32_t count, const
         copy_wait<0>();
         at = reread(running.index);
         const Op& done = running.op[at & 1];
-        const bool barrier = reread(done.barrier), prepares = reread(done.kind) == OP_MATMUL && reread(done.next_matmul) != NO_OP;
+        const bool barrier = reread(done.flags) & OP_BARRIER, prepares = reread(done.kind) == OP_MATMUL && reread(done.next_matmul) != NO_OP;
         if (barrier) grid_arrive(counter, running.passed);
         else __syncthreads();
         if (++at == argument_now(count)) break;
@@ -159,14 +162,8 @@ __device__ __forceinline__ void run_program(const Op* ops, uint32_t count, const
         if (thread_now() == 0) running.index = at;
         if (prepares && thread_now() == PREPARER) prepare_matmul(running, own, argument_now(smem_bytes) - RUNNING_BYTES);
         kind = reread(next.kind);
-        if (!barrier) {
-            __syncthreads();
-        } else if (passes_gate(kind)) {
-            if (thread_now() == 0) gate.target = running.passed * blocks_now();
-            __syncthreads();
-        } else {
-            grid_wait(counter, thread_now() == 0 ? running.passed * blocks_now() : 0);   // `passed` is the first thread's
-        }
+        if (barrier && thread_now() == 0) gate.target = running.passed * blocks_now();   // `passed` is the first thread's
+        __syncthreads();
     }
     grid_leave(counter, running.passed);
 }

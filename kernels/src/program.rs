@@ -13,7 +13,7 @@ use crate::args::{AttentionArgs, KvFormat};
 use crate::device::{Buffer, Device, DeviceError};
 use crate::repack::WeightType;
 use crate::tuning::Tuning;
-use op::NO_OP;
+use op::{BARRIER, EARLY, NO_OP};
 pub(crate) use op::{JobKind, Op};
 
 /// Matrices that one matmul op can multiply with the same input.
@@ -277,11 +277,20 @@ impl ProgramBuilder {
         self
     }
 
+    /// Adds an op that runs at the same time as the one after it, and needs nothing of the one before: it does not wait for it.
+    pub fn early(&mut self, kind: OpKind, args: impl Pod) -> &mut Self {
+        self.along(kind, args);
+        if let Some(op) = self.ops.last_mut() {
+            op.flags |= EARLY;
+        }
+        self
+    }
+
     /// Adds an op whose results the next one may read.
     pub fn then(&mut self, kind: OpKind, args: impl Pod) -> &mut Self {
         self.along(kind, args);
         if let Some(op) = self.ops.last_mut() {
-            op.barrier = 1;
+            op.flags |= BARRIER;
         }
         self
     }

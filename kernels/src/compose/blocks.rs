@@ -154,9 +154,9 @@ impl Composer<'_> {
         let normed = InputRows { norm: *norm, eps, ..self.gated(Work::Out, Work::B, output.columns) };
         let input = self.pack(pass, normed);
         let parts = self.matmul_parts(pass, input, output);
-        // Beside the residual stream's addition, which leaves most warps idle.
+        // What it keeps was there before that matmul.
         if !pass.reads() {
-            self.ops.along(OpKind::DeltanetKeep, args);
+            self.ops.early(OpKind::DeltanetKeep, args);
         }
         parts
     }

@@ -13,7 +13,7 @@ use crate::tuning::Tuning;
 pub(crate) struct Op {
     pub(super) kind: u32,
     pub(super) min_draft: u32,
-    pub(super) barrier: u32,
+    pub(super) flags: u32,
     pub(super) next_matmul: u32,
     args: [u64; 32],
     /// A matmul's share of a block; stands in the list of shares behind the ops.
@@ -22,6 +22,10 @@ pub(crate) struct Op {
 }
 
 const _: () = assert!(size_of::<Op>() == 288 && size_of::<MatmulArgs>() == 248 && size_of::<MatmulJob>() == 40);
+
+/// `OP_BARRIER` and `OP_EARLY` in `cuda/program.cuh`.
+pub(super) const BARRIER: u32 = 1;
+pub(super) const EARLY: u32 = 2;
 
 /// `NO_OP` in `cuda/program.cuh`.
 pub(super) const NO_OP: u32 = u32::MAX;
