@@ -102,7 +102,7 @@ __device__ __forceinline__ void op_norm(const NormArgs& args, char* smem, int sm
         }
         __syncthreads();
         if (args.fragments && args.prompt) {
-            write_prompt_row(args.fragments, row_x, largest, row, rows, width, scratch);
+            write_prompt_rows<1>(args.fragments, row_x, {largest}, row, rows, width, scratch);
         } else if (args.fragments) {
             const int column_tiles = (width + TILE_K - 1) / TILE_K;
 #pragma unroll 1

@@ -69,30 +69,39 @@ __device__ __forceinline__ void op_pack(const PackArgs& args, char* smem, int, i
     }
 }
 
-// A block a row.
-__device__ __forceinline__ void op_pack_prompt(const PackArgs& args, char* smem, int, int block, int blocks) {
-    const int rows = header_word(smem, args.rows), width = (int)args.from.width;
+// A block N rows.
+template <int N> __device__ __forceinline__ void pack_prompt(const PackArgs& args, char* smem, int rows, int block, int blocks) {
+    const int width = (int)args.from.width;
     float* scratch = reinterpret_cast<float*>(smem);
-    float* x = scratch + WARPS;
-    for (int row = block; row < rows; row += blocks) {
-        float largest = 0.0f;
-        constexpr int TOGETHER = 4;          // asked for before the first is looked at
+    float* x = scratch + N * WARPS;
+    for (int row = block * N; row < rows; row += blocks * N) {
+        float largest[N];
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            largest[n] = 0.0f;
+            constexpr int TOGETHER = 4;          // asked for before the first is looked at
 #pragma unroll 1
-        for (int first = threadIdx.x * 4; first < width; first += TOGETHER * THREADS * 4) {
-            float v[TOGETHER][4];
+            for (int first = threadIdx.x * 4; row + n < rows && first < width; first += TOGETHER * THREADS * 4) {
+                float v[TOGETHER][4];
 #pragma unroll
-            for (int n = 0; n < TOGETHER; n++) input_columns<1>(v[n], args.from, row, first + n * THREADS * 4);
+                for (int m = 0; m < TOGETHER; m++) input_columns<1>(v[m], args.from, row + n, first + m * THREADS * 4);
 #pragma unroll
-            for (int n = 0; n < TOGETHER; n++) {
-                const int i = first + n * THREADS * 4;
-                if (i >= width) continue;
-                store4(x + i, v[n][0], v[n][1], v[n][2], v[n][3]);
-                largest = fmaxf(fmaxf(fmaxf(largest, fabsf(v[n][0])), fabsf(v[n][1])), fmaxf(fabsf(v[n][2]), fabsf(v[n][3])));
+                for (int m = 0; m < TOGETHER; m++) {
+                    const int i = first + m * THREADS * 4;
+                    if (i >= width) continue;
+                    store4(x + n * width + i, v[m][0], v[m][1], v[m][2], v[m][3]);
+                    largest[n] = fmaxf(fmaxf(fmaxf(largest[n], fabsf(v[m][0])), fabsf(v[m][1])), fmaxf(fabsf(v[m][2]), fabsf(v[m][3])));
+                }
             }
         }
-        write_prompt_row(args.to, x, largest, row, rows, width, scratch);
+        write_prompt_rows<N>(args.to, x, largest, row, rows, width, scratch);
         __syncthreads();
     }
+}
+__device__ __forceinline__ void op_pack_prompt(const PackArgs& args, char* smem, int smem_bytes, int block, int blocks) {
+    const int rows = header_word(smem, args.rows);
+    if (rows > blocks && 2 * (WARPS + (int)args.from.width) * 4 <= smem_bytes) pack_prompt<2>(args, smem, rows, block, blocks);
+    else pack_prompt<1>(args, smem, rows, block, blocks);
 }
 
 }  // namespace openjet

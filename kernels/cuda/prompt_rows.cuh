@@ -12,15 +12,27 @@ constexpr int PROMPT_TILE_BYTES = PROMPT_GROUP * TILE_K * 2;
 
 __device__ __forceinline__ int prompt_groups(int rows) { return (rows + PROMPT_GROUP - 1) / PROMPT_GROUP; }
 
-// Writes a row, in shared memory, into prompt rows; `width` is a multiple of 4. All threads of the block; `scratch` is WARPS floats.
-__device__ __forceinline__ void write_prompt_row(char* to, const float* x, float largest, int row, int rows, int width, float* scratch) {
-    const float amax = block_max(largest, scratch);
-    int exponent = (int)(__float_as_uint(amax) >> 23) - 127;
-    exponent = amax == 0.0f ? 8 : max(-52, min(68, exponent));
-    const float scale = __uint_as_float((uint32_t)(exponent - 8 + 127) << 23), inverse = exact_inverse(scale);
-    const int column_tiles = (width + TILE_K - 1) / TILE_K;
-    char* group = to + (size_t)(row / PROMPT_GROUP) * column_tiles * PROMPT_TILE_BYTES + row % PROMPT_GROUP * 16;
-    for (int i = threadIdx.x; i < column_tiles * (TILE_K / 8); i += THREADS) {
+// Writes N rows from `row` on, in shared memory one behind the other, into prompt rows; fewer where there are no more. `width` is a
+// multiple of 4, and so is `row` of N. All threads of the block; `scratch` is N times WARPS floats. Two rows lie in one sector of
+// memory, which is best written at once.
+template <int N>
+__device__ __forceinline__ void write_prompt_rows(char* to, const float* x, const float (&largest)[N], int row, int rows, int width, float* scratch) {
+    float scale[N];
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        const float amax = block_max(largest[n], scratch + n * WARPS);
+        int exponent = (int)(__float_as_uint(amax) >> 23) - 127;
+        exponent = amax == 0.0f ? 8 : max(-52, min(68, exponent));
+        scale[n] = __uint_as_float((uint32_t)(exponent - 8 + 127) << 23);
+    }
+    const int column_tiles = (width + TILE_K - 1) / TILE_K, mine = (int)threadIdx.x % N;
+    float inverse = exact_inverse(scale[0]);
+#pragma unroll
+    for (int n = 1; n < N; n++) inverse = mine == n ? exact_inverse(scale[n]) : inverse;
+    x += mine * width;
+    char* group = to + (size_t)(row / PROMPT_GROUP) * column_tiles * PROMPT_TILE_BYTES + (row % PROMPT_GROUP + mine) * 16;
+#pragma unroll 1
+    for (int i = (int)threadIdx.x / N; row + mine < rows && i < column_tiles * (TILE_K / 8); i += THREADS / N) {
         uint32_t h[4];
 #pragma unroll
         for (int j = 0; j < 4; j += 2) {
@@ -32,7 +44,10 @@ __device__ __forceinline__ void write_prompt_row(char* to, const float* x, float
         *reinterpret_cast<uint4*>(group + (size_t)i * (PROMPT_GROUP * 16)) = make_uint4(h[0], h[1], h[2], h[3]);
     }
     float* scales = reinterpret_cast<float*>(to + (size_t)prompt_groups(rows) * column_tiles * PROMPT_TILE_BYTES);
-    if (threadIdx.x == 0) scales[row] = scale;
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        if (threadIdx.x == 0 && row + n < rows) scales[row + n] = scale[n];
+    }
 }
 
 }  // namespace openjet
