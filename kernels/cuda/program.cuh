@@ -117,6 +117,7 @@ __device__ __forceinline__ void prepare_matmul(Running& running, const char* own
 
 // `counter` is zero at the start, and in the end.
 __device__ __forceinline__ void run_program(const Op* ops, uint32_t count, const uint32_t* table, uint32_t* counter, char* smem, int smem_bytes) {
+    if (count == 0) return;
     Running& running = *reinterpret_cast<Running*>(smem);
     char* own = smem + RUNNING_BYTES;
     TableHeader& header = reinterpret_cast<TableHeader*>(own)[-1];

@@ -68,6 +68,17 @@ fn any_costs_give_the_same_bits() {
     }
 }
 
+/// As the self-test's is where every way shares out all matmuls alike.
+#[test]
+fn a_program_without_ops_ends() {
+    let device = device();
+    let program = ProgramBuilder::default().finish(&device).unwrap();
+    assert!(program.is_empty());
+    for _ in 0..2 {
+        program.run(&plain_table(&device, 1, 0)).unwrap();
+    }
+}
+
 /// The self-test, its file, and the model's text, which stays what it is.
 #[test]
 fn a_choice_is_measured_once_and_changes_no_token() {
