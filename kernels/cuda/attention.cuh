@@ -68,9 +68,12 @@ __device__ __forceinline__ void op_attention_prepare(const AttentionArgs& a, cha
     const int warp = __shfl_sync(0xffffffffu, warp_id(), 0), pairs = (int)a.rope_pairs;
     const uint32_t kv_heads = a.pool.kv_heads, queries = a.cells_only ? 0 : a.heads, tasks = queries + 2 * kv_heads;
     const uint32_t count = header_word(smem, a.draft ? HEADER_SEGMENTS : 0);
-    bool passed = false;
+    // All warps go round together, so that they pass the gate in one place.
+    const uint32_t items = count * tasks;
 #pragma unroll 1
-    for (uint32_t item = block * WARPS + warp; item < count * tasks; item += blocks * WARPS) {
+    for (uint32_t first = 0; first == 0 || first < items; first += blocks * WARPS) {
+        const bool mine = first + block * WARPS + warp < items;
+        const uint32_t item = mine ? first + block * WARPS + warp : 0;
         const uint32_t r = item / tasks, task = item - r * tasks;
         const bool query = task < queries, value = task >= queries + kv_heads;
         const uint32_t head = query ? task : task - queries - (value ? kv_heads : 0);
@@ -80,8 +83,8 @@ __device__ __forceinline__ void op_attention_prepare(const AttentionArgs& a, cha
         float x[8], weight[8];
         load8(weight, query ? a.q_norm : a.k_norm);
         const double turns = a.rope_turns[lane_id()];
-        if (!passed) pass_gate(smem);
-        passed = true;
+        if (first == 0) pass_gate(smem);
+        if (!mine) continue;
         load8(x, from);
         if (row.kind == ROW_IDLE || row.kind == ROW_PROMPT_LAST || row.position < a.first_position) continue;
         const uint32_t page = query ? 0 : a.table.page(a.table.segments()[row.segment], row.position);
@@ -99,7 +102,6 @@ __device__ __forceinline__ void op_attention_prepare(const AttentionArgs& a, cha
             kv_store(a.pool, a.pool.tile(page, a.layer, value, head), value, row.position % PAGE_TOKENS, x);
         }
     }
-    if (!passed) pass_gate(smem);
 }
 
 }  // namespace openjet

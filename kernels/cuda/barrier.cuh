@@ -65,7 +65,7 @@ __device__ __forceinline__ bool peek_gate(char* smem) {
     if (open && thread_now() == 0) gate.target = 0;
     return open;
 }
-// Waits until it is open, by all threads, but by different warps in different places. Before this and peek_gate lies a block barrier.
+// Waits until it is open, by all threads, in one place. Before this and peek_gate lies a block barrier.
 __device__ __forceinline__ void pass_gate(char* smem) {
     Gate& gate = *reinterpret_cast<Gate*>(smem - GATE);
     if (reread(gate.target) == 0) return;

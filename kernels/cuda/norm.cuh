@@ -131,9 +131,13 @@ __device__ __forceinline__ void op_residual(const NormArgs& args, char* smem, in
     const int rows = header_word(smem, args.rows), width = (int)args.width, tiles = row_tiles(rows);
     const int column_tiles = (width + TILE_K - 1) / TILE_K;
     // The matmul whose parts are added has not touched x; where there are none, the op before may have made it.
-    bool passed = args.splits == 0;
-    if (passed) pass_gate(smem);
-    for (int item = warp_id() * blocks + block; item < rows * column_tiles; item += blocks * WARPS) {
+    const bool early = args.splits > 0;
+    if (!early) pass_gate(smem);
+    // All warps go round together, so that they pass the gate in one place.
+    const int items = rows * column_tiles;
+    for (int first = 0; first == 0 || first < items; first += blocks * WARPS) {
+        const int item = first + warp_id() * blocks + block;
+        const bool mine = item < items;
         const int row = item / column_tiles, c = item - row * column_tiles, k = c * TILE_K + lane_id() * 8;
         float* x = args.x + (size_t)row * args.stride + k;
         const float* part = args.parts + (size_t)row * args.part_stride + k;
@@ -141,12 +145,12 @@ __device__ __forceinline__ void op_residual(const NormArgs& args, char* smem, in
         float4 v[2], w[2], p[MAX_SPLITS][2];
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const bool there = k + 4 * i < width;
+            const bool there = mine && k + 4 * i < width;
             v[i] = there && !args.assign ? load4(x + 4 * i) : none;
             w[i] = there ? load4(args.weight + k + 4 * i) : none;
         }
-        if (!passed) pass_gate(smem);
-        passed = true;
+        if (first == 0 && early) pass_gate(smem);
+        if (!mine) continue;
 #pragma unroll
         for (int s = 0; s < MAX_SPLITS; s++) {
 #pragma unroll
@@ -171,7 +175,6 @@ __device__ __forceinline__ void op_residual(const NormArgs& args, char* smem, in
         if (lane_id() == 0) args.squares[item] = squares;
         write_fragment_row(args.fragments + ((size_t)c * tiles + row / FRAGMENT_ROWS) * FRAGMENT_BYTES, row % FRAGMENT_ROWS, f);
     }
-    if (!passed) pass_gate(smem);
 }
 
 }  // namespace openjet
